@@ -1,0 +1,1 @@
+"""Smalti: NVIDIA tensor-core kernels in Python, on a GPU or on a virtual one."""
