@@ -32,6 +32,7 @@ FAMILIES = (
     "explain",
     "control-flow",
 )
+SUGGESTS = re.compile(r"\b(nearest|largest|smallest|suggest)")  # holes whose value is advice
 NEEDS = ("gpu", "asm", "explain", "torch", "jax")  # what an example needs beyond the base install
 
 
@@ -56,6 +57,7 @@ class Entry:
     removed: str = ""  # version that stopped raising it; the page stays
     source: str = ""  # section of a specification or a measurement
     advised: str = ""  # applies the value that the message suggests, as params["name"]; must run
+    prints: str = ""  # the message that the failing example was recorded to give
     needs: tuple[str, ...] = ()
 
     @property
@@ -70,7 +72,7 @@ class Entry:
 
 
 _LISTS = {"situations", "solutions", "related", "needs"}
-_REQUIRED = {f.name for f in fields(Entry)} - {"removed", "source", "advised", "needs"}
+_REQUIRED = {f.name for f in fields(Entry)} - {"removed", "source", "advised", "prints", "needs"}
 
 
 def holes(message: str) -> tuple[str, ...]:
@@ -128,15 +130,18 @@ def _problems(data: dict[str, Any], name: str) -> list[str]:
     if "\n" in data["message"].strip() or "\n" in data["title"].strip():
         problems.append("message and title are one line each")
     try:
-        holes(data["message"])
+        named = holes(data["message"])
     except ValueError as bad:
         problems.append(f"message: {bad}")
+        named = ()
     if not data["situations"] or not data["solutions"]:
         problems.append("at least one situation and one solution")
     problems += [f"related {code!r} is no code" for code in data["related"] if not CODE.match(code)]
     problems += [
         f"needs {what!r} is none of {', '.join(NEEDS)}" for what in data.get("needs", ()) if what not in NEEDS
     ]
+    if SUGGESTS.search(" ".join(named)) and not data.get("advised"):
+        problems.append("the message suggests a value: `advised` must apply it")
     return problems
 
 
