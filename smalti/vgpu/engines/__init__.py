@@ -1,0 +1,45 @@
+"""Asynchronous engines. An operation is an object with an issue and a completion; it is an agent of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from smalti.errors import Loc
+
+if TYPE_CHECKING:
+    from smalti.vgpu.clocks import Clock
+    from smalti.vgpu.machine import CTA
+    from smalti.vgpu.warp import Warp
+
+
+class AsyncOp:
+    """Work that an engine does some time after its issue.
+
+    `clock` is what the issuing thread knew; `serial` its number in the cluster; `bit` the same as a bit of Clock.ops.
+    `perform` does the next part (first the reads, then the writes, then the signals: so that a source may change
+    under it) and says whether the operation is complete.
+    """
+
+    proxy = "async"
+    engine = ""
+
+    def __init__(self, cta: CTA, issuer: Warp, loc: Loc | None, what: str) -> None:
+        self.cta, self.issuer, self._loc, self.what = cta, issuer, loc, what
+        self.clock: Clock = issuer.clock.copy()
+        self.serial = cta.cluster.next_serial()
+        self.bit = 1 << self.serial
+        self.done = False
+
+    @property
+    def loc(self) -> Loc | None:
+        return self._loc
+
+    def who(self) -> str:
+        return f"{self.what} issued by {self.issuer.name()}"
+
+    def ready(self) -> bool:
+        """Whether the engine's own order lets it go now."""
+        return True
+
+    def perform(self) -> bool:
+        raise AssertionError(f"{type(self).__name__} does nothing")

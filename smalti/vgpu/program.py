@@ -1,0 +1,283 @@
+"""A kernel prepared for execution: flat instructions, numbered registers, branch targets, joins.
+
+Knows the table and control flow; knows nothing of memory, schedules or what an instruction computes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from smalti.errors import Loc, error
+from smalti.ptx.isa import TABLE
+from smalti.ptx.isa.row import Form
+from smalti.ptx.module import (
+    Address,
+    BranchTargets,
+    CallPrototype,
+    Declare,
+    Function,
+    Guard,
+    Instruction,
+    Label,
+    Lane,
+    Mark,
+    Module,
+    Not,
+    Operand,
+    Pair,
+    Register,
+    Variable,
+    Vector,
+    type_bits,
+)
+
+
+@dataclass(slots=True)
+class Step:
+    """One instruction of a flat program, with what the checks ask about it."""
+
+    pc: int
+    instruction: Instruction
+    form: Form
+    reads: frozenset[int]  # register numbers, the guard and address registers included
+    writes: frozenset[int]
+    critical: frozenset[int]  # registers that must be defined: guard, addresses, branch indices
+    loc: Loc | None
+
+    @property
+    def opcode(self) -> str:
+        return self.instruction.opcode
+
+
+@dataclass(slots=True)
+class Program:
+    module: Module
+    function: Function
+    steps: list[Step]
+    registers: dict[Register, int]
+    widths: list[int]  # bits of each numbered register (1 for predicates)
+    labels: dict[Label, int]
+    targets: dict[Label, tuple[Label, ...]]  # .branchtargets
+    prototypes: dict[Label, CallPrototype]
+    variables: list[Variable]  # declared in the function (shared, local, param)
+    joins: dict[int, int | None] = field(default_factory=dict)  # branch pc -> where its paths meet again
+    uninitialised: frozenset[int] = frozenset()  # registers some path reads before any write
+
+    def successors(self, pc: int) -> list[int]:
+        """Where control may go after the instruction at `pc`; len(steps) is the exit."""
+        step = self.steps[pc]
+        head = step.form.row.name
+        out: list[int] = []
+        if head == "bra":
+            out.append(self.labels[step.instruction.operands[0]])  # type: ignore[index]
+        elif head == "brx.idx":
+            out += [self.labels[t] for t in self.targets[step.instruction.operands[1]]]  # type: ignore[index]
+        elif head in ("ret", "exit", "trap"):
+            out.append(len(self.steps))
+        if step.instruction.guard is not None or head not in ("bra", "brx.idx", "ret", "exit", "trap"):
+            out.append(pc + 1)
+        return out
+
+
+def operand_registers(operand: Operand) -> list[Register]:
+    """Every register that occurs in an operand."""
+    if isinstance(operand, Register):
+        return [operand]
+    if isinstance(operand, (Vector, tuple)):
+        items = operand.items if isinstance(operand, Vector) else operand
+        return [r for o in items for r in operand_registers(o)]
+    if isinstance(operand, Pair):
+        return operand_registers(operand.first) + operand_registers(operand.second)
+    if isinstance(operand, (Not, Lane)):
+        return [operand.register]
+    if isinstance(operand, Guard):
+        return [operand.register]
+    if isinstance(operand, Address):
+        found = [operand.base] if isinstance(operand.base, Register) else []
+        return found + (operand_registers(operand.coordinates) if operand.coordinates else [])
+    return []
+
+
+def prepare(module: Module, entry: str) -> Program:
+    """Flatten kernel `entry` of `module`.
+
+    Errors: SML0801 (no such kernel), SML0802 (instructions that the table does not know, all of them named).
+    """
+    try:
+        function = module.function(entry)
+    except KeyError:
+        names = [f.name for f in module.functions() if f.entry and f.body is not None]
+        raise error("SML0801", entry=entry, known=", ".join(names) or "none") from None
+    assert function.body is not None
+    program = Program(module, function, [], {}, [], {}, {}, {}, [])
+    unknown: dict[str, int] = {}
+
+    def number(r: Register) -> int:
+        if r not in program.registers:
+            program.registers[r] = len(program.widths)
+            program.widths.append(type_bits(r.type))
+        return program.registers[r]
+
+    for s in function.body.walk():
+        if isinstance(s, Mark):
+            program.labels[s.label] = len(program.steps)
+        elif isinstance(s, BranchTargets):
+            program.targets[s.label] = s.targets
+        elif isinstance(s, CallPrototype):
+            program.prototypes[s.label] = s
+        elif isinstance(s, Declare) and s.variable is not None:
+            program.variables.append(s.variable)
+        elif isinstance(s, Instruction):
+            form = TABLE.form(s.opcode)
+            if form is None:
+                unknown[s.opcode] = unknown.get(s.opcode, 0) + 1
+                continue
+            program.steps.append(_step(len(program.steps), s, form, number))
+    if unknown:
+        listing = ", ".join(f"{op} ({n})" for op, n in sorted(unknown.items()))
+        raise error("SML0802", count=len(unknown), listing=listing)
+    program.joins = _joins(program)
+    program.uninitialised = _read_before_write(program)
+    return program
+
+
+def _step(pc: int, s: Instruction, form: Form, number) -> Step:  # type: ignore[no-untyped-def]
+    reads: set[int] = set()
+    writes: set[int] = set()
+    critical: set[int] = set()
+    if s.guard is not None:
+        reads.add(number(s.guard.register))
+        critical.add(number(s.guard.register))
+    for spec, operand in match_operands(form, s.operands):
+        numbers = {number(r) for r in operand_registers(operand)}
+        if spec is None or spec.role in ("in", "inout", "address"):
+            reads |= numbers
+        if spec is not None and spec.role in ("out", "inout") and not isinstance(operand, Address):
+            writes |= numbers
+        if isinstance(operand, Address) or (spec is not None and spec.role == "address"):
+            reads |= numbers
+            critical |= numbers
+    return Step(pc, s, form, frozenset(reads), frozenset(writes), frozenset(critical), s.loc)
+
+
+def match_operands(form: Form, operands: tuple[Operand, ...]):  # type: ignore[no-untyped-def]
+    """Pairs (spec or None, operand): operands beside the specs of the row, `d|p` split in two.
+
+    Optional operands are left out from the right unless kinds tell them apart (an address or vector where a
+    spec wants none). An operand without a spec is treated as read.
+    """
+    specs = [x for x in form.row.specs if not x.pair]
+    halves = {
+        form.row.specs[i - 1].name: x for i, x in enumerate(form.row.specs) if x.pair
+    }  # name of the first half -> second half
+    spare = len(specs) - len(operands)
+    out = []
+    i = 0
+    for operand in operands:
+        while (
+            i < len(specs)
+            and spare > 0
+            and specs[i].optional
+            and (
+                (specs[i].role == "address") != isinstance(operand, Address)
+                or specs[i].vector != isinstance(operand, Vector)
+            )
+        ):
+            i += 1
+            spare -= 1
+        spec = specs[i] if i < len(specs) else None
+        i += 1
+        if isinstance(operand, Pair):
+            out.append((spec, operand.first))
+            out.append((halves.get(spec.name, spec) if spec is not None else None, operand.second))
+        else:
+            out.append((spec, operand))
+    return out
+
+
+def _joins(program: Program) -> dict[int, int | None]:
+    """The immediate post-dominator of every branch that can diverge (Cooper-Harvey-Kennedy on the reversed graph)."""
+    n = len(program.steps)
+    successors = [program.successors(pc) for pc in range(n)] + [[]]
+    predecessors: list[list[int]] = [[] for _ in range(n + 1)]
+    for pc in range(n):
+        for t in successors[pc]:
+            predecessors[t].append(pc)
+    order: list[int] = []  # post-order of the reversed graph, from the exit
+    seen = {n}
+    stack: list[tuple[int, int]] = [(n, 0)]
+    while stack:
+        node, k = stack.pop()
+        if k < len(predecessors[node]):
+            stack.append((node, k + 1))
+            p = predecessors[node][k]
+            if p not in seen:
+                seen.add(p)
+                stack.append((p, 0))
+        else:
+            order.append(node)
+    rank = {node: i for i, node in enumerate(order)}
+    idom: dict[int, int] = {n: n}
+    changed = True
+    while changed:
+        changed = False
+        for node in reversed(order[:-1]):
+            new: int | None = None
+            for t in successors[node]:
+                if t in idom:
+                    new = t if new is None else _intersect(idom, rank, new, t)
+            if new is not None and idom.get(node) != new:
+                idom[node] = new
+                changed = True
+    out: dict[int, int | None] = {}
+    for pc in range(n):
+        if len(set(successors[pc])) > 1:
+            target = idom.get(pc)
+            out[pc] = None if target is None or target == n else target
+    return out
+
+
+def _intersect(idom: dict[int, int], rank: dict[int, int], a: int, b: int) -> int:
+    while a != b:
+        while rank[a] < rank[b]:
+            a = idom[a]
+        while rank[b] < rank[a]:
+            b = idom[b]
+    return a
+
+
+def _read_before_write(program: Program) -> frozenset[int]:
+    """Registers that some path reads before writing them; a guarded write does not count as a write."""
+    n = len(program.steps)
+    predecessors: list[list[int]] = [[] for _ in range(n + 1)]
+    for pc in range(n):
+        for t in program.successors(pc):
+            predecessors[t].append(pc)
+    # Backward liveness at the entry, one bit a register.
+    reads = [_bits(s.reads) for s in program.steps]
+    kills = [0 if s.instruction.guard is not None else _bits(s.writes - s.reads) for s in program.steps]
+    live_in = [0] * (n + 1)
+    work = list(range(n - 1, -1, -1))[::-1]
+    queued = set(work)
+    while work:
+        pc = work.pop()
+        queued.discard(pc)
+        out = 0
+        for t in program.successors(pc):
+            out |= live_in[t]
+        new = reads[pc] | (out & ~kills[pc])
+        if new != live_in[pc]:
+            live_in[pc] = new
+            for p in predecessors[pc]:
+                if p not in queued:
+                    queued.add(p)
+                    work.append(p)
+    bits = live_in[0] if n else 0
+    return frozenset(i for i in range(len(program.widths)) if bits >> i & 1)
+
+
+def _bits(numbers: frozenset[int]) -> int:
+    out = 0
+    for i in numbers:
+        out |= 1 << i
+    return out
