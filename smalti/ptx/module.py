@@ -225,9 +225,7 @@ class Block:
         return (s for s in self.walk() if isinstance(s, Instruction))
 
 
-Statement: TypeAlias = (
-    "Instruction | Mark | BranchTargets | CallPrototype | Declare | Directive | Comment | Block"
-)
+Statement: TypeAlias = "Instruction | Mark | BranchTargets | CallPrototype | Declare | Directive | Comment | Block"
 
 
 # -- functions and modules -----------------------------------------------------------------------------

@@ -7,15 +7,18 @@ GPU's coverage test all read it. Nothing here executes or prints.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Literal
 
-ARCHITECTURES = (
-    "sm_50 sm_52 sm_53 sm_60 sm_61 sm_62 sm_70 sm_72 sm_75 sm_80 sm_86 sm_87 sm_88 sm_89 sm_90 sm_90a "
-    "sm_100 sm_100f sm_100a sm_103 sm_103f sm_103a sm_110 sm_110f sm_110a sm_120 sm_120f sm_120a sm_121 sm_121f sm_121a"
-).split()
+from smalti.ptx.module import Address, Label, Operand, Pair, Vector
+
+_NUMBERS = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 103, 107, 110, 120, 121)
+# Every target: from 9.0 on there are `a` variants, from 10.0 on `f` (family) variants too.
+ARCHITECTURES = tuple(
+    f"sm_{n}{suffix}" for n in _NUMBERS for suffix in (("",) if n < 90 else ("", "a") if n == 90 else ("", "f", "a"))
+)
 
 
 def since(arch: str) -> frozenset[str]:
@@ -47,18 +50,27 @@ class OperandSpec:
     """One operand of a row.
 
     `role`: "out" written, "in" read, "inout" both, "address" a memory operand (its registers are read and must be
-    defined), "label", "symbol", "immediate". `type` is a PTX type, the name of a slot that holds it, or "*".
+    defined), "label", "symbol", "immediate". `type` is a PTX type, the name of a slot that holds it, one of
+    `_DERIVED` applied to a slot, or "*"; of an address it is the state space.
     """
 
     name: str
     role: Literal["out", "in", "inout", "address", "label", "symbol", "immediate"]
     type: str = "*"
     optional: bool = False
-    vector: bool = False  # written {…}: any number of registers, all of `role`
+    when: str = ""  # present exactly when this modifier is chosen
+    vector: bool = False  # written {…}
+    count: str = ""  # registers in the braces: a number, a slot such as "vec" (absent: a scalar), a key of `counts`
     pair: bool = False  # second half of `d|p`, joined to the operand before it
+    sink: bool = False  # `_` may stand for it
+    negatable: bool = False  # `!p` may stand for it
+    register_only: bool = False  # no immediate
+    wider: bool = False  # the register may be larger than the type (9.4.1)
+    list: bool = False  # a parenthesised list (call)
 
 
 Scope = Literal["thread", "warp", "warpgroup", "cta", "cluster"]
+Mods = Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -68,7 +80,12 @@ class Row:
     spelling    modifiers in order, optional ones in braces: "ld{.sem}{.scope}{.space}{.vec}.type".
                 A name that is a key of `slots` stands for one of its tokens; any other name stands for itself.
     operands    comma-separated: "=d:type" written, "+d:type" read and written, "a:type" read, "[a]:space" address,
-                "{=d}:type" vector, "=d|=p:pred" pair, "label", "#n" immediate; a trailing "?" means optional.
+                "{=d*vec}:type" vector with its count, "=d|=p:pred" pair, "label", "#n" immediate. Behind the type:
+                "~" may be the sink `_`, "!" may be negated, "$" must be a register, ">" may be larger than the type;
+                then "?" optional, "?name" there exactly when that modifier is chosen. ";" separates alternative lists.
+    forbid      combinations of modifiers that do not exist: {"slot": ("token", ...)}; "" means absent.
+    counts      sizes of vectors that follow from the modifiers.
+    ranges      legal values of an immediate operand, by its name (also for role "in" when an immediate is given).
     collective  which threads must execute it together: thread (any), warp (.sync.aligned), warpgroup, cta, cluster.
     asynchronous  the engine that performs it ("tma", "wgmma", "tcgen05", "cp.async"), or "" for synchronous.
     executor    the name under which the virtual GPU executes it; the name of the row unless given.
@@ -80,6 +97,9 @@ class Row:
     slots: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     need: Need = Need()
     token_needs: Mapping[str, Need] = field(default_factory=dict)
+    forbid: tuple[Mapping[str, tuple[str, ...]], ...] = ()
+    counts: Mapping[str, Callable[[Mods], int]] = field(default_factory=dict)
+    ranges: Mapping[str, Sequence[int]] = field(default_factory=dict)
     asynchronous: str = ""
     collective: Scope = "thread"
     section: str = ""
@@ -91,55 +111,109 @@ class Row:
     @cached_property
     def parts(self) -> tuple[tuple[str, bool], ...]:
         """(token or slot name, optional) in order."""
-        out = []
-        for m in re.finditer(r"\{\.([^{}]+)\}|\.?([^.{}]+)", self.spelling):
-            out.append((m.group(1) or m.group(2), m.group(1) is not None))
-        return tuple(out)
+        found = re.finditer(r"\{\.([^{}]+)\}|\.?([^.{}]+)", self.spelling)
+        return tuple((m[1] or m[2], m[1] is not None) for m in found)
 
     @cached_property
+    def lists(self) -> tuple[tuple[OperandSpec, ...], ...]:
+        """The alternative operand lists, each parsed."""
+        return tuple(tuple(_parse_operands(one)) for one in self.operands.split(";"))
+
+    @property
     def specs(self) -> tuple[OperandSpec, ...]:
-        return tuple(_parse_operands(self.operands))
+        """The first operand list."""
+        return self.lists[0]
+
+    def tokens(self, part: str) -> tuple[str, ...]:
+        return self.slots.get(part, (part,))
+
+    def allows(self, mods: Mods) -> bool:
+        return not any(all(mods.get(slot, "") in tokens for slot, tokens in rule.items()) for rule in self.forbid)
 
     def match(self, tokens: tuple[str, ...]) -> dict[str, str] | None:
-        """The modifiers of a spelling split at its dots, or None if it is not of this row."""
+        """The modifiers of a spelling split at its dots, in the order of the row, or None."""
 
         def go(i: int, p: int, mods: dict[str, str]) -> dict[str, str] | None:
             if p == len(self.parts):
-                return mods if i == len(tokens) else None
+                return mods if i == len(tokens) and self.allows(mods) else None
             name, optional = self.parts[p]
-            for width in (3, 2, 1):  # a token may itself contain dots, e.g. "b4x16_p64" families or "shared::cta"
-                if i + width > len(tokens):
-                    continue
-                text = ".".join(tokens[i : i + width])
-                if text in self.slots.get(name, (name,)):
-                    found = go(i + width, p + 1, {**mods, name: text})
-                    if found is not None:
-                        return found
+            if i < len(tokens) and tokens[i] in self.tokens(name):
+                found = go(i + 1, p + 1, {**mods, name: tokens[i]})
+                if found is not None:
+                    return found
             return go(i, p + 1, mods) if optional else None
 
         return go(0, 0, {})
+
+    def match_any_order(self, tokens: tuple[str, ...]) -> dict[str, str] | None:
+        """As `match`, for assemblers accept modifiers in any order. Types, spaces keep theirs: it has a meaning."""
+        parts = self.parts
+
+        def go(i: int, last: int, used: dict[int, str]) -> dict[str, str] | None:
+            if i == len(tokens):
+                if any(not optional and p not in used for p, (_, optional) in enumerate(parts)):
+                    return None
+                mods = {parts[p][0]: used[p] for p in sorted(used)}
+                return mods if self.allows(mods) else None
+            ordered = bool(_ORDERED.fullmatch(tokens[i]))
+            for p, (name, _) in enumerate(parts):
+                if p in used or (ordered and p < last) or tokens[i] not in self.tokens(name):
+                    continue
+                found = go(i + 1, p if ordered else last, {**used, p: tokens[i]})
+                if found is not None:
+                    return found
+            return None
+
+        return go(1, 0, {0: tokens[0]}) if len(tokens) <= _LONGEST else None
+
+
+_LONGEST = 24  # modifiers in one opcode; bounds the search on strangers' input
+_ORDERED = re.compile(
+    r"pred|[bsufe]\d+(x\d+)?|bf16(x2)?|tf32|e\dm\d(x\d)?|ue8m0x2|ue4m3x2|global|local|const|param(::\w+)?|shared(::\w+)?"
+)
+
+_OPERAND = re.compile(
+    r"(?P<open>[{\[(]?)(?P<role>[=+#]?)(?P<name>[A-Za-z_]\w*)(?:\*(?P<count>\w+))?[}\])]?"
+    r"(?::(?P<type>[\w*.:]+(?:\(\w+\))?))?(?P<flags>[~!$>]*)(?:(?P<optional>\?)(?P<when>[\w:]*))?"
+)
 
 
 def _parse_operands(text: str) -> list[OperandSpec]:
     specs: list[OperandSpec] = []
     for item in filter(None, (t.strip() for t in text.split(","))):
         for n, half in enumerate(item.split("|")):
-            m = re.fullmatch(r"(\{?)([=+#\[]?)([A-Za-z_][\w-]*)\]?(\}?)(?::([\w*.]+))?(\??)", half.strip())
+            m = _OPERAND.fullmatch(half.strip())
             assert m, f"operand {half!r} in {text!r}"
-            role = {"=": "out", "+": "inout", "#": "immediate", "[": "address", "": "in"}[m.group(2)]
-            if m.group(3) in ("label", "symbol"):
-                role = m.group(3)
+            role = {"=": "out", "+": "inout", "#": "immediate", "": "in"}[m["role"]]
+            if m["open"] == "[":
+                role = "address"
+            if m["name"] in ("label", "symbol"):
+                role = m["name"]
             specs.append(
                 OperandSpec(
-                    name=m.group(3),
+                    name=m["name"],
                     role=role,  # type: ignore[arg-type]
-                    type=m.group(5) or "*",
-                    optional=bool(m.group(6)),
-                    vector=bool(m.group(1)),
+                    type=m["type"] or "*",
+                    optional=bool(m["optional"]) and not m["when"],
+                    when=m["when"] or "",
+                    vector=m["open"] == "{",
+                    count=m["count"] or "",
                     pair=n > 0,
+                    sink="~" in m["flags"],
+                    negatable="!" in m["flags"],
+                    register_only="$" in m["flags"],
+                    wider=">" in m["flags"],
+                    list=m["open"] == "(",
                 )
             )
     return specs
+
+
+# Types that follow from a modifier's: twice the width; f16 results packed two a register.
+_DERIVED: Mapping[str, Callable[[str], str]] = {
+    "wide": lambda t: f"{t[0]}{int(t[1:]) * 2}",
+    "packed": lambda t: "b32" if t == "f16" else t,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +221,7 @@ class Form:
     """A row with its modifiers chosen: the meaning of one spelling."""
 
     row: Row
-    mods: Mapping[str, str]
+    mods: Mods
 
     def __contains__(self, modifier: str) -> bool:
         return modifier in self.mods
@@ -159,12 +233,87 @@ class Form:
     def executor(self) -> str:
         return self.row.executor or self.row.name
 
+    def type_of(self, spec: OperandSpec) -> str:
+        """The PTX type of an operand, of an address its state space; "*" where any will do."""
+        t = spec.type
+        if t.endswith(")"):
+            rule, slot = t[:-1].split("(")
+            return _DERIVED[rule](self.mods[slot])
+        if t in self.row.slots:
+            return self.mods.get(t, "")
+        return t
+
+    def count_of(self, spec: OperandSpec) -> int | None:
+        """Registers in an operand's braces: 0 for a scalar, None for any number."""
+        if not spec.vector:
+            return 0
+        if spec.count in self.row.counts:
+            return self.row.counts[spec.count](self.mods)
+        if spec.count in self.row.slots:
+            token = self.mods.get(spec.count, "")
+            return int("".join(c for c in token if c.isdigit()) or 0)
+        return int(spec.count) if spec.count else None
+
+    def lists(self) -> Iterator[tuple[OperandSpec, ...]]:
+        """The operand lists, without operands whose modifier was not chosen."""
+        for one in self.row.lists:
+            yield tuple(s for s in one if not s.when or s.when in self.mods)
+
+    def pairs(self, operands: Sequence[Operand]) -> list[tuple[OperandSpec, Operand]] | None:
+        """Each operand with its specification (a `d|p` gives two), or None if the number or kinds do not fit."""
+        for specs in self.lists():
+            found = self._pairs(specs, 0, operands, 0)
+            if found is not None:
+                return found
+        return None
+
+    def bind(self, operands: Sequence[Operand]) -> dict[str, Operand] | None:
+        """The operands by the names in the row; optional ones that are not there are absent."""
+        pairs = self.pairs(operands)
+        return None if pairs is None else {spec.name: operand for spec, operand in pairs}
+
+    def _pairs(
+        self, specs: tuple[OperandSpec, ...], s: int, operands: Sequence[Operand], o: int
+    ) -> list[tuple[OperandSpec, Operand]] | None:
+        if s == len(specs):
+            return [] if o == len(operands) else None
+        spec = specs[s]
+        has_pair = s + 1 < len(specs) and specs[s + 1].pair
+        after = s + 2 if has_pair else s + 1
+        if o < len(operands):
+            operand = operands[o]
+            head: list[tuple[OperandSpec, Operand]] | None = None
+            if isinstance(operand, Pair):
+                if has_pair:
+                    head = [(spec, operand.first), (specs[s + 1], operand.second)]
+            elif (not has_pair or specs[s + 1].optional) and self._kind_fits(spec, operand):
+                head = [(spec, operand)]
+            if head is not None:
+                rest = self._pairs(specs, after, operands, o + 1)
+                if rest is not None:
+                    return head + rest
+        return self._pairs(specs, after, operands, o) if spec.optional else None
+
+    def _kind_fits(self, spec: OperandSpec, operand: Operand) -> bool:
+        if spec.list:
+            return isinstance(operand, tuple)
+        if spec.role == "address":
+            return isinstance(operand, Address)
+        if isinstance(operand, Vector):
+            count = self.count_of(spec)
+            return count is None or (count > 0 and count == len(operand.items))
+        if spec.role == "label":
+            return isinstance(operand, Label)
+        return not isinstance(operand, Address | Label | tuple) and self.count_of(spec) == 0
+
 
 class Table:
     """All rows, found by spelling."""
 
     def __init__(self, rows: list[Row]) -> None:
         self.rows = rows
+        names = [r.name for r in rows]
+        assert len(set(names)) == len(names), sorted(n for n in set(names) if names.count(n) > 1)
         self._by_head: dict[str, list[Row]] = {}
         for r in rows:
             self._by_head.setdefault(r.parts[0][0], []).append(r)
@@ -173,11 +322,20 @@ class Table:
     def _form(self, opcode: str) -> Form | None:
         """The form that `opcode` spells, or None if no row knows it."""
         tokens = tuple(opcode.split("."))
-        for r in self._by_head.get(tokens[0], ()):
-            mods = r.match(tokens)
-            if mods is not None:
-                return Form(r, mods)
+        rows = self._by_head.get(tokens[0], ())
+        for match in (Row.match, Row.match_any_order):
+            for r in rows:
+                mods = match(r, tokens)
+                if mods is not None:
+                    return Form(r, mods)
         return None
+
+    def row(self, name: str) -> Row:
+        """The row of that name (KeyError if there is none)."""
+        for r in self.rows:
+            if r.name == name:
+                return r
+        raise KeyError(name)
 
     def heads(self) -> list[str]:
         return sorted(self._by_head)

@@ -1,0 +1,169 @@
+"""The rules of a single instruction: operand number, kinds, types, immediate ranges, architecture and PTX version.
+
+Builder and validator both ask here; it knows the table and nothing of the rest of the module.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from typing import Any
+
+from smalti.errors import SmaltiError, error
+from smalti.ptx.isa import TABLE, Form, OperandSpec
+from smalti.ptx.isa.row import Need
+from smalti.ptx.isa.types import fits
+from smalti.ptx.module import (
+    Address,
+    Function,
+    Immediate,
+    Instruction,
+    Not,
+    Operand,
+    Pair,
+    Register,
+    Sink,
+    Special,
+    SymbolAddress,
+    Variable,
+    Vector,
+)
+
+
+def operand_problems(i: Instruction, form: Form) -> Iterator[SmaltiError]:
+    """What is wrong with the operands of `i`, whose meaning is `form`."""
+    pairs = form.pairs(i.operands)
+    if pairs is None:
+        yield error("SML0202", at=i.loc, opcode=i.opcode, expected=signature(form), given=_given(i.operands))
+        return
+    for spec, operand in pairs:
+        items = operand.items if isinstance(operand, Vector) else (operand,)
+        for item in items:
+            yield from _item_problems(i, form, spec, item)
+
+
+def need_problems(i: Instruction, form: Form, target: str, version: tuple[int, int]) -> Iterator[SmaltiError]:
+    """What of `i` the target or the PTX version lacks."""
+    for what, need in _needs(form):
+        if target not in need.arch:
+            have = nearest_targets(need.arch)
+            yield error("SML0205", at=i.loc, opcode=i.opcode, what=what, target=target, have=have)
+        elif version < need.ptx:
+            needed, given = "{}.{}".format(*need.ptx), "{}.{}".format(*version)
+            yield error("SML0206", at=i.loc, opcode=i.opcode, what=what, needed=needed, version=given)
+
+
+def _needs(form: Form) -> Iterator[tuple[str, Need]]:
+    yield form.row.spelling.split(".")[0], form.row.need
+    for token in form.mods.values():
+        need = form.row.token_needs.get(token)
+        if need is not None:
+            yield f".{token}", need
+
+
+def nearest_targets(archs: frozenset[str]) -> str:
+    """A short list of the targets that have something: the lowest, and the ones this package is for."""
+    order = sorted(archs, key=lambda a: (int("".join(c for c in a if c.isdigit())), a))
+    known = [a for a in ("sm_90a", "sm_100a", "sm_103a", "sm_120a") if a in archs]
+    return ", ".join(dict.fromkeys([*order[:1], *known])) or "no target"
+
+
+def nearest(opcode: str) -> str:
+    """The spelling of the row that looks most like `opcode`."""
+    head = opcode.split(".")[0]
+    heads = TABLE.heads()
+    rows = [r for r in TABLE.rows if r.parts[0][0] == head]
+    if not rows:
+        close = difflib.get_close_matches(head[:40], heads, n=1, cutoff=0.0)
+        rows = [r for r in TABLE.rows if r.parts[0][0] == close[0]]
+    wanted = set(opcode.split(".")[:24])
+
+    def likeness(spelling: str) -> float:
+        return difflib.SequenceMatcher(None, spelling[:200], opcode[:200]).ratio()
+
+    best = max(
+        rows,
+        key=lambda r: (
+            len(wanted & {t for part, _ in r.parts for t in r.tokens(part)}) - 0.01 * len(r.parts),
+            likeness(r.spelling),
+        ),
+    )
+    return best.spelling
+
+
+def signature(form: Form) -> str:
+    """The operand lists of a form in words, alternatives joined by `or`."""
+    return " or ".join(dict.fromkeys(", ".join(_describe(form, specs)) or "nothing" for specs in form.lists()))
+
+
+def _describe(form: Form, specs: tuple[OperandSpec, ...]) -> Iterator[str]:
+    for n, s in enumerate(specs):
+        if s.pair:
+            continue
+        text = s.name
+        count = form.count_of(s)
+        if s.role == "address":
+            text = f"[{text}]"
+        elif count is None or count:
+            text = f"{{{text} x{count or 'n'}}}"
+        elif s.list:
+            text = f"({text})"
+        if n + 1 < len(specs) and specs[n + 1].pair:
+            text += f"|{specs[n + 1].name}"
+        yield text + ("?" if s.optional else "")
+
+
+def _given(operands: tuple[Operand, ...]) -> str:
+    return ", ".join(_kind(o) for o in operands) or "nothing"
+
+
+def _kind(o: Operand) -> str:
+    if isinstance(o, Vector):
+        return f"{{{len(o.items)} items}}"
+    if isinstance(o, Register):
+        return f".{o.type}"
+    if isinstance(o, Pair):
+        return f"{_kind(o.first)}|{_kind(o.second)}"
+    return type(o).__name__.lower()
+
+
+def _item_problems(i: Instruction, form: Form, spec: OperandSpec, item: Operand) -> Iterator[SmaltiError]:
+    legal = form.row.ranges.get(spec.name)
+    if isinstance(item, Immediate) and legal is not None and item.kind == "int" and item.value not in legal:
+        shown = describe_range(legal)
+        yield error("SML0204", at=i.loc, opcode=i.opcode, operand=spec.name, value=item.value, legal=shown)
+    expected = _expected(form, spec, item)
+    if expected:
+        yield error("SML0203", at=i.loc, opcode=i.opcode, operand=spec.name, given=_kind(item), expected=expected)
+
+
+def _expected(form: Form, spec: OperandSpec, item: Operand) -> str:
+    """What should stand in the place of `item`; "" if it is right."""
+    type_ = form.type_of(spec)
+    register = "a register" if type_ == "*" else f"a .{type_} register"
+    written = spec.role in ("out", "inout")
+    if isinstance(item, Immediate):
+        return register if written or spec.register_only else ""
+    if spec.role == "immediate":
+        return "an immediate"
+    if isinstance(item, Register):
+        return "" if fits(item.type, type_, spec.wider) else register
+    if isinstance(item, Sink):
+        return "" if spec.sink else register
+    if isinstance(item, Not):
+        return "" if spec.negatable else f"{register}, not negated"
+    if isinstance(item, Special | SymbolAddress | Variable | Function):
+        return register if written else ""
+    if isinstance(item, Address) and isinstance(item.base, Register):
+        return (
+            "" if fits(item.base.type, "b64") or fits(item.base.type, "b32") else "an address register of 32 or 64 bits"
+        )
+    return ""
+
+
+def describe_range(legal: Any) -> str:
+    """`24..256 step 8`, or the values themselves."""
+    if isinstance(legal, range):
+        step = f" step {legal.step}" if legal.step != 1 else ""
+        return f"{legal[0]}..{legal[-1]}{step}"
+    return ", ".join(map(str, legal))

@@ -1,0 +1,461 @@
+"""Rows for moving and addressing data: ld, st, atomics, mov, address conversion, caches (PTX 9.7.9, 9.7.13.5-7)."""
+
+from __future__ import annotations
+
+from smalti.ptx.isa.row import Need, Row, only, since
+
+TYPES = ("b8", "b16", "b32", "b64", "b128", "u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "f32", "f64")
+SHARED = ("shared", "shared::cta", "shared::cluster")
+SCOPES = ("cta", "cluster", "gpu", "sys")
+L1 = ("L1::evict_normal", "L1::evict_unchanged", "L1::evict_first", "L1::evict_last", "L1::no_allocate")
+L2 = ("L2::evict_normal", "L2::evict_first", "L2::evict_last")
+PREFETCH = ("L2::64B", "L2::128B", "L2::256B")
+HINT = "L2::cache_hint"
+
+SM90 = Need(since("sm_90"), (7, 8))
+_HINT = Need(since("sm_80"), (7, 4))
+_V8 = Need(since("sm_100"), (8, 8))
+_B128 = Need(since("sm_70"), (8, 3))
+
+_ACCESS_NEEDS = {
+    **dict.fromkeys(("relaxed", "acquire", "release", "weak"), Need(since("sm_70"), (6, 0))),
+    **dict.fromkeys(("shared::cluster", "cluster"), SM90),
+    **dict.fromkeys(("shared::cta",), Need(ptx=(7, 8))),
+    **dict.fromkeys(("param::entry", "param::func"), Need(ptx=(8, 3))),
+    **dict.fromkeys(L1, Need(since("sm_70"), (7, 4))),
+    **dict.fromkeys(L2, Need(since("sm_100"), (8, 8))),
+    **dict.fromkeys(PREFETCH, Need(since("sm_75"), (7, 4))),
+    HINT: _HINT,
+    "b128": _B128,
+    "v8": _V8,
+}
+_NO_GLOBAL = ("const", "local", "param", "param::entry", "param::func", *SHARED)
+_WIDE64 = ("b64", "u64", "s64", "f64")
+_NARROW = ("b8", "u8", "s8", "b16", "u16", "s16")
+
+# Sizes: 16 bytes at most, 32 bytes only as v8 of 32 bits or v4 of 64 bits in global memory.
+_VECTOR = (
+    {"type": ("b128",), "vec": ("v2", "v4", "v8")},
+    {"vec": ("v8",), "type": (*_WIDE64, *_NARROW)},
+    {"vec": ("v8",), "space": (*_NO_GLOBAL, "")},
+    {"vec": ("v4",), "type": _WIDE64, "space": (*_NO_GLOBAL, "")},
+)
+_STRONG = (
+    {"sem": ("relaxed", "acquire", "release"), "scope": ("",)},
+    {"sem": ("", "weak", "volatile"), "scope": SCOPES},
+    {"sem": ("relaxed", "acquire", "release", "volatile"), "cop": ("ca", "cg", "cs", "lu", "cv", "wb", "wt")},
+    {"sem": ("volatile",), "l1": L1},
+    {"sem": ("volatile",), "l2": L2},
+    {"sem": ("volatile",), HINT: (HINT,)},
+    {"cop": ("ca", "cg", "cs", "lu", "cv", "wb", "wt"), "l1": L1},
+    {"cop": ("ca", "cg", "cs", "lu", "cv", "wb", "wt"), "l2": L2},
+    {"space": _NO_GLOBAL, "l1": L1},
+    {"space": _NO_GLOBAL, "l2": L2},
+    {"space": _NO_GLOBAL, HINT: (HINT,)},
+    {"space": _NO_GLOBAL, "prefetch": PREFETCH},
+    {"sem": ("relaxed", "acquire", "release"), "space": ("const", "local", "param", "param::entry", "param::func")},
+    {"space": ("local", "param", "param::entry", "param::func", "const"), "type": ("b128",)},
+)
+
+LOADS = [
+    Row(
+        "ld",
+        f"ld{{.sem}}{{.scope}}{{.space}}{{.cop}}{{.l1}}{{.l2}}{{.{HINT}}}{{.prefetch}}{{.vec}}.type",
+        f"{{=d*vec}}:type~>, [a]:space, policy:b64?{HINT}",
+        section="9.7.9.8",
+        slots={
+            "sem": ("weak", "volatile", "relaxed", "acquire"),
+            "scope": SCOPES,
+            "space": ("const", "global", "local", "param", "param::entry", "param::func", *SHARED),
+            "cop": ("ca", "cg", "cs", "lu", "cv"),
+            "l1": L1,
+            "l2": L2,
+            "prefetch": PREFETCH,
+            "vec": ("v2", "v4", "v8"),
+            "type": TYPES,
+        },
+        token_needs=_ACCESS_NEEDS,
+        forbid=_VECTOR + _STRONG,
+    ),
+    Row(
+        "ld.mmio",
+        "ld.mmio.relaxed.sys{.global}.type",
+        "=d:type>, [a]:global",
+        section="9.7.9.8",
+        executor="ld",
+        slots={"type": TYPES},
+        need=Need(since("sm_70"), (8, 2)),
+        token_needs={"b128": _B128},
+    ),
+    Row(
+        "ld.nc",
+        f"ld.global{{.cop}}.nc{{.l1}}{{.l2}}{{.{HINT}}}{{.prefetch}}{{.vec}}.type",
+        f"{{=d*vec}}:type~>, [a]:global, policy:b64?{HINT}",
+        section="9.7.9.9",
+        executor="ld",
+        slots={
+            "cop": ("ca", "cg", "cs"),
+            "l1": L1,
+            "l2": L2,
+            "prefetch": PREFETCH,
+            "vec": ("v2", "v4", "v8"),
+            "type": TYPES,
+        },
+        token_needs=_ACCESS_NEEDS,
+        forbid=(
+            {"type": ("b128",), "vec": ("v2", "v4", "v8")},
+            {"vec": ("v8",), "type": (*_WIDE64, *_NARROW)},
+            {"cop": ("ca", "cg", "cs"), "l1": L1},
+            {"cop": ("ca", "cg", "cs"), "l2": L2},
+        ),
+    ),
+    Row(
+        "ldu",
+        "ldu{.space}{.vec}.type",
+        "{=d*vec}:type~>, [a]:space",
+        section="9.7.9.10",
+        executor="ld",
+        slots={"space": ("global",), "vec": ("v2", "v4"), "type": TYPES},
+        token_needs={"b128": _B128},
+        forbid=({"type": ("b128",), "vec": ("v2", "v4")}, {"vec": ("v4",), "type": _WIDE64}),
+    ),
+]
+
+STORES = [
+    Row(
+        "st",
+        f"st{{.sem}}{{.scope}}{{.space}}{{.cop}}{{.l1}}{{.l2}}{{.{HINT}}}{{.vec}}.type",
+        f"[a]:space, {{b*vec}}:type>, policy:b64?{HINT}",
+        section="9.7.9.11",
+        slots={
+            "sem": ("weak", "volatile", "relaxed", "release"),
+            "scope": SCOPES,
+            "space": ("global", "local", "param", "param::func", *SHARED),
+            "cop": ("wb", "cg", "cs", "wt"),
+            "l1": L1,
+            "l2": L2,
+            "vec": ("v2", "v4", "v8"),
+            "type": TYPES,
+        },
+        token_needs=_ACCESS_NEEDS,
+        forbid=_VECTOR + _STRONG,
+    ),
+    Row(
+        "st.mmio",
+        "st.mmio.relaxed.sys{.global}.type",
+        "[a]:global, b:type>",
+        section="9.7.9.11",
+        executor="st",
+        slots={"type": TYPES},
+        need=Need(since("sm_70"), (8, 2)),
+        token_needs={"b128": _B128},
+    ),
+    Row(
+        "st.async",
+        "st.async{.weak}{.space}.mbarrier::complete_tx::bytes{.vec}.type",
+        "[a]:shared::cluster, {b*vec}:type, [mbar]:shared::cluster",
+        section="9.7.9.12",
+        asynchronous="tma",
+        slots={
+            "space": ("shared::cluster",),
+            "vec": ("v2", "v4"),
+            "type": ("b32", "b64", "u32", "u64", "s32", "s64", "f32", "f64"),
+        },
+        need=Need(since("sm_90"), (8, 1)),
+        forbid=({"vec": ("v4",), "type": _WIDE64},),
+    ),
+    Row(
+        "st.async.release",
+        "st.async{.mmio}.release.scope{.global}.type",
+        "[a]:global, b:type>",
+        section="9.7.9.12",
+        asynchronous="tma",
+        slots={"scope": ("gpu", "sys"), "type": tuple(t for t in TYPES if t != "b128")},
+        need=Need(since("sm_100"), (8, 7)),
+    ),
+    Row(
+        "st.bulk",
+        "st.bulk{.weak}{.shared::cta}",
+        "[a]:shared::cta, size:u64, #value",
+        section="9.7.9.13",
+        need=Need(since("sm_100"), (8, 6)),
+        ranges={"value": (0,)},
+    ),
+]
+
+_ATOM = "{.sem}{.scope}{.space}"
+_ATOM_SLOTS = {"sem": ("relaxed", "acquire", "release", "acq_rel"), "scope": SCOPES, "space": ("global", *SHARED)}
+_RED_SLOTS = {"sem": ("relaxed", "release"), "scope": SCOPES, "space": ("global", *SHARED)}
+_ATOM_NEEDS = {
+    **dict.fromkeys(("relaxed", "acquire", "release", "acq_rel"), Need(since("sm_70"), (6, 0))),
+    **dict.fromkeys(("shared::cluster", "cluster"), SM90),
+    **dict.fromkeys(("cta", "gpu", "sys"), Need(since("sm_60"), (5, 0))),
+    "shared::cta": Need(ptx=(7, 8)),
+    HINT: _HINT,
+}
+_BF16 = Need(since("sm_90"), (7, 8))
+_VECTOR_ATOM = Need(since("sm_90"), (8, 1))
+_HINT_GLOBAL = ({HINT: (HINT,), "space": SHARED},)
+
+# name, operations with an optional `.noftz`, types, need, extra token needs
+_SCALAR_ATOMICS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...], Need, dict[str, Need]], ...] = (
+    ("logic", ".op", ("and", "or", "xor"), ("b32", "b64"), Need(), {}),
+    ("add", ".op", ("add",), ("u32", "u64", "s32", "s64", "f32", "f64"), Need(), {"f64": Need(since("sm_60"), (5, 0))}),
+    ("inc", ".op", ("inc", "dec"), ("u32",), Need(), {}),
+    ("minmax", ".op", ("min", "max"), ("u32", "u64", "s32", "s64"), Need(), {}),
+    (
+        "add.half",
+        ".op.noftz",
+        ("add",),
+        ("f16", "f16x2", "bf16", "bf16x2"),
+        Need(since("sm_70"), (6, 3)),
+        {"bf16": _BF16, "bf16x2": _BF16},
+    ),
+)
+_VECTOR_ATOMICS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...], tuple[str, ...]], ...] = (
+    ("add.f32.vector", ".op", ("add",), ("v2", "v4"), ("f32",)),
+    ("half.vector", ".op.noftz", ("add", "min", "max"), ("v2", "v4", "v8"), ("f16", "bf16")),
+    ("half2.vector", ".op.noftz", ("add", "min", "max"), ("v2", "v4"), ("f16x2", "bf16x2")),
+)
+
+ATOMICS = [
+    *(
+        Row(
+            f"{head}.{name}",
+            f"{head}{_ATOM}{op}{{.{HINT}}}.type",
+            f"{result}[a]:space, b:type, policy:b64?{HINT}",
+            slots={**slots, "op": ops, "type": types},
+            need=need,
+            token_needs={**_ATOM_NEEDS, **extra},
+            forbid=_HINT_GLOBAL,
+            section=section,
+            executor=head,
+        )
+        for head, slots, result, section in (
+            ("atom", _ATOM_SLOTS, "=d:type~, ", "9.7.13.5"),
+            ("red", _RED_SLOTS, "", "9.7.13.6"),
+        )
+        for name, op, ops, types, need, extra in _SCALAR_ATOMICS
+    ),
+    *(
+        Row(
+            f"{head}.{name}",
+            f"{head}{{.sem}}{{.scope}}{{.global}}{op}{{.{HINT}}}.vec.type",
+            f"{result}[a]:global, {{b*vec}}:type, policy:b64?{HINT}",
+            slots={"sem": slots["sem"], "scope": SCOPES, "op": ops, "vec": vecs, "type": types},
+            need=_VECTOR_ATOM,
+            token_needs=_ATOM_NEEDS,
+            section=section,
+            executor=head,
+        )
+        for head, slots, result, section in (
+            ("atom", _ATOM_SLOTS, "{=d*vec}:type~, ", "9.7.13.5"),
+            ("red", _RED_SLOTS, "", "9.7.13.6"),
+        )
+        for name, op, ops, vecs, types in _VECTOR_ATOMICS
+    ),
+    Row(
+        "atom.exch",
+        f"atom{_ATOM}.exch{{.{HINT}}}.type",
+        f"=d:type~, [a]:space, b:type, policy:b64?{HINT}",
+        slots={**_ATOM_SLOTS, "type": ("b32", "b64", "b128")},
+        token_needs={**_ATOM_NEEDS, "b128": Need(since("sm_90"), (8, 3))},
+        forbid=_HINT_GLOBAL,
+        section="9.7.13.5",
+    ),
+    Row(
+        "atom.cas",
+        f"atom{_ATOM}.cas.type",
+        "=d:type~, [a]:space, b:type, c:type",
+        slots={**_ATOM_SLOTS, "type": ("b16", "b32", "b64", "b128")},
+        token_needs={**_ATOM_NEEDS, "b16": Need(since("sm_70"), (6, 3)), "b128": Need(since("sm_90"), (8, 3))},
+        section="9.7.13.5",
+    ),
+    *(
+        Row(
+            f"red.async.{name}",
+            "red.async.relaxed.cluster{.shared::cluster}.mbarrier::complete_tx::bytes.op.type",
+            "[a]:shared::cluster, b:type, [mbar]:shared::cluster",
+            slots={"op": ops, "type": types},
+            need=Need(since("sm_90"), (8, 1)),
+            section="9.7.13.7",
+            asynchronous="tma",
+            executor="red.async",
+        )
+        for name, ops, types in (
+            ("inc", ("inc", "dec"), ("u32",)),
+            ("minmax", ("min", "max"), ("u32", "s32")),
+            ("logic", ("and", "or", "xor"), ("b32",)),
+            ("add", ("add",), ("u32", "s32", "u64")),
+        )
+    ),
+    Row(
+        "red.async.release",
+        "red.async{.mmio}.release.scope{.global}.add.type",
+        "[a]:global, b:type",
+        slots={"scope": ("gpu", "cluster", "sys"), "type": ("u32", "s32", "u64", "s64")},
+        need=Need(since("sm_100"), (8, 7)),
+        section="9.7.13.7",
+        asynchronous="tma",
+    ),
+]
+
+_MULTIMEM = Need(since("sm_90"), (8, 1))
+_FP8 = Need(
+    only("sm_100a", "sm_100f", "sm_103a", "sm_103f", "sm_110a", "sm_110f", "sm_120a", "sm_120f", "sm_121a", "sm_121f"),
+    (8, 6),
+)
+
+MOVES = [
+    Row(
+        "mov",
+        "mov.type",
+        "=d:type, a:type; =d:type, {a}; {=d}~, a:type",
+        section="9.7.9.3",
+        slots={
+            "type": ("pred", "b16", "b32", "b64", "b128", "u16", "u32", "u64", "s16", "s32", "s64", "f32", "f64"),
+        },
+        token_needs={"b128": _B128},
+    ),
+    Row(
+        "cvta",
+        "cvta{.to}.space.size",
+        "=d:size, a:size",
+        section="9.7.9.20",
+        slots={"space": ("const", "global", "local", "param", "param::entry", *SHARED), "size": ("u32", "u64")},
+        token_needs={
+            "param": Need(since("sm_70"), (7, 7)),
+            "param::entry": Need(since("sm_70"), (8, 3)),
+            "shared::cta": Need(ptx=(7, 8)),
+            "shared::cluster": SM90,
+        },
+    ),
+    Row(
+        "isspacep",
+        "isspacep.space",
+        "=p:pred, a:*",
+        section="9.7.9.19",
+        slots={"space": ("const", "global", "local", "param", "param::entry", *SHARED)},
+        token_needs={
+            "param": Need(since("sm_70"), (7, 7)),
+            "param::entry": Need(since("sm_70"), (8, 3)),
+            "shared::cta": Need(ptx=(7, 8)),
+            "shared::cluster": SM90,
+        },
+    ),
+    Row(
+        "mapa",
+        "mapa{.shared::cluster}.type",
+        "=d:type, a:type, b:u32",
+        section="9.7.9.23",
+        slots={"type": ("u32", "u64")},
+        need=SM90,
+    ),
+    Row(
+        "getctarank",
+        "getctarank{.shared::cluster}.type",
+        "=d:u32, a:type",
+        section="9.7.9.24",
+        slots={"type": ("u32", "u64")},
+        need=SM90,
+    ),
+    Row(
+        "movmatrix",
+        "movmatrix.sync.aligned.m8n8.trans.b16",
+        "=d:b32, a:b32",
+        section="9.7.14.5.17",
+        need=Need(since("sm_75"), (7, 8)),
+        collective="warp",
+    ),
+]
+
+CACHE = [
+    Row(
+        "prefetch",
+        "prefetch{.space}.level",
+        "[a]:space",
+        section="9.7.9.15",
+        slots={"space": ("global", "local"), "level": ("L1", "L2")},
+    ),
+    Row(
+        "prefetch.evict",
+        "prefetch.global.level",
+        "[a]:global",
+        section="9.7.9.15",
+        executor="prefetch",
+        slots={"level": ("L2::evict_last", "L2::evict_normal")},
+        need=Need(since("sm_80"), (7, 4)),
+    ),
+    Row("prefetchu", "prefetchu.L1", "[a]", section="9.7.9.15", executor="prefetch"),
+    Row(
+        "prefetch.tensormap",
+        "prefetch{.space}.tensormap",
+        "[a]:space",
+        section="9.7.9.15",
+        executor="prefetch",
+        slots={"space": ("const", "param")},
+        need=Need(since("sm_90"), (8, 0)),
+    ),
+    Row(
+        "applypriority",
+        "applypriority{.global}.L2::evict_normal",
+        "[a]:global, #size",
+        section="9.7.9.16",
+        need=Need(since("sm_80"), (7, 4)),
+        ranges={"size": (128,)},
+        executor="prefetch",
+    ),
+    Row(
+        "discard",
+        "discard{.global}.L2",
+        "[a]:global, #size",
+        section="9.7.9.17",
+        need=Need(since("sm_80"), (7, 4)),
+        ranges={"size": (128,)},
+    ),
+    Row(
+        "createpolicy.range",
+        "createpolicy.range{.global}.first{.second}.b64",
+        "=d:b64, [a]:global, primary:u32, total:u32",
+        section="9.7.9.18",
+        need=_HINT,
+        slots={
+            "first": ("L2::evict_last", "L2::evict_normal", "L2::evict_first", "L2::evict_unchanged"),
+            "second": ("L2::evict_first", "L2::evict_unchanged"),
+        },
+    ),
+    Row(
+        "createpolicy.fractional",
+        "createpolicy.fractional.first{.second}.b64",
+        "=d:b64, fraction:f32?",
+        section="9.7.9.18",
+        need=_HINT,
+        slots={
+            "first": ("L2::evict_last", "L2::evict_normal", "L2::evict_first", "L2::evict_unchanged"),
+            "second": ("L2::evict_first", "L2::evict_unchanged"),
+        },
+    ),
+    Row("createpolicy.cvt", "createpolicy.cvt.L2.b64", "=d:b64, a:b64", section="9.7.9.18", need=_HINT),
+]
+
+_LDSEM = ("weak", "relaxed", "acquire")
+_MULTIMEM_SCOPE = (
+    {"sem": ("relaxed", "acquire", "release"), "scope": ("",)},
+    {"sem": ("", "weak"), "scope": SCOPES},
+)
+_MULTIMEM_FLOAT = (
+    "f16",
+    "f16x2",
+    "bf16",
+    "bf16x2",
+    "f32",
+    "f64",
+    "e5m2",
+    "e5m2x2",
+    "e5m2x4",
+    "e4m3",
+    "e4m3x2",
+    "e4m3x4",
+)
+
+ROWS = LOADS + STORES + ATOMICS + MOVES + CACHE
