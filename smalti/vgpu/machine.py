@@ -43,21 +43,39 @@ class JoinWait(Wait):
 
 
 class PollWait(Wait):
-    """A spin loop whose polling changed nothing: parked until memory or a barrier changes."""
+    """A spin loop whose polling changed nothing: parked until memory or a barrier changes.
 
-    advance = True
+    If nothing else can run it goes on, for it may count its turns (`Machine._unstick` sees to it that it does).
+    """
 
-    def __init__(self, memory: Memory, what: str) -> None:
-        self.memory, self.version, self.what = memory, memory.version, what
+    def __init__(self, memory: Memory, what: str, advance: bool = True) -> None:
+        self.memory, self.version, self.what, self.advance = memory, memory.version, what, advance
 
     def ready(self) -> bool:
         return self.memory.version != self.version
+
+    def timeout(self) -> bool:
+        return True
 
     def describe(self) -> str:
         return f"polling {self.what}, which nobody changes"
 
 
+class Yield(Wait):
+    """Not waiting at all, but it is someone else's turn (nanosleep)."""
+
+    advance = True
+
+    def ready(self) -> bool:
+        return True
+
+    def describe(self) -> str:
+        return "sleeping"
+
+
 DONE = Done()
+LONG = 100_000  # instructions without any change of memory after which a gang may be in an endless loop
+PATIENCE = 1000  # how often a gang may time out while nothing else changes, each time in another state
 
 
 class CTA:
@@ -76,17 +94,18 @@ class CTA:
         self.gangs: list[Gang] = []
         self.exited = np.zeros(self.threads_padded, np.bool_)
         self.exited[self.threads :] = True
-        self.undefined: dict[int, Bools] = {
-            n: np.ones(self.threads_padded, np.bool_) for n in machine.program.uninitialised
-        }
-        self.shared = make_segment("shared", "shared memory", machine.shared_end, defined=False, owner=self)
-        self.local = make_segment("local", "local memory", self.threads_padded * machine.local_frame, defined=False)  # fmt: skip
+        self.undefined: dict[int, Bools] = {n: np.logical_not(self.exited) for n in machine.program.uninitialised}
+        self.undefined_bits = sum(1 << n for n in self.undefined)  # the keys of `undefined` as a bit set
+        self.shared = make_segment(
+            "shared", "shared memory", machine.shared_end, defined=False, low=machine.device.shared_base, owner=self
+        )
+        self.local = make_segment("local", "local memory", self.threads_padded * machine.local_frame, defined=False)
         self.engines: dict[str, Any] = {}  # state of engines and barriers, by name
         self._special: dict[str, Any] = {}
 
     @property
     def name(self) -> str:
-        return str(self.index if any(self.machine.config.grid[1:]) and self.machine.config.grid[1:] != (1, 1) else self.index[0])  # fmt: skip
+        return str(self.index[0] if self.machine.config.grid[1:] == (1, 1) else self.index)
 
     def describe(self, offset: int) -> str:
         """What the author calls a byte of shared memory."""
@@ -147,12 +166,15 @@ class Machine:
         schedule: Schedule | None = None,
         checks: Any = None,
         progress: Callable[[int, int], None] | None = None,
+        max_steps: int | None = None,
     ) -> None:
         self.module, self.config, self.memory = module, config, memory
         self.device = device or DEVICES[module.target]
         self.schedule = schedule or Schedule()
         self.progress = progress
+        self.max_steps = max_steps  # warp instructions; None: no limit
         self.steps = 0
+        self.printed: list[str] = []  # what vprintf wrote
         self.performed: dict[str, int] = {}
         self.program: Program = prepare(module, config.entry)
         self._layout()
@@ -160,7 +182,10 @@ class Machine:
         if checks is not None:
             checks.attach(self)
             memory.checks = checks
-        self.operations = build(self, self.program)
+        with np.errstate(all="ignore"):
+            self.operations = build(self, self.program)
+        for step in self.program.steps:  # now, because builders may add to what a step touches
+            step.touches = sum(1 << n for n in step.reads | step.writes)
         for pc in set(filter(None, self.program.joins.values())):
             self.operations[pc] = self._joining(self.operations[pc])
         self.clusters: list[Cluster] = []  # running
@@ -188,7 +213,7 @@ class Machine:
                     shared = -(-shared // align) * align
                     self._places[v] = shared
                     shared += v.size
-            elif v.space == "local":
+            elif v.space in ("local", "param"):  # `.param` in a body: the arguments of a call
                 local = -(-local // align) * align
                 self._places[v] = local
                 local += v.size
@@ -235,7 +260,7 @@ class Machine:
         size = v.size // max(1, int(np.prod(v.count or (1,)))) // v.vector
         for i, item in enumerate(v.initial):
             if not isinstance(item, int):
-                symbol = item.symbol if isinstance(item.variable, Function) else item.variable  # type: ignore[attr-defined]
+                symbol = item.variable
                 if isinstance(symbol, Function):
                     raise error("SML0809", at=None, what=f"the address of function {symbol.name}")
                 item = self._places[symbol] + item.offset + (CONST_WINDOW if symbol.space == "const" else 0)
@@ -282,7 +307,8 @@ class Machine:
         one = np.uint64(1)
         plain: dict[str, Any] = {
             "laneid": lane, "nwarpid": cta.threads_padded // WARP, "cluster_ctarank": cta.rank,
-            "warpid": np.uint32(t // WARP), "cluster_nctarank": cta.cluster.size, "is_explicit_cluster": cta.cluster.size > 1,
+            "warpid": np.uint32(t // WARP), "cluster_nctarank": cta.cluster.size,
+            "is_explicit_cluster": cta.cluster.size > 1,
             "smid": cta.index[0] % self.device.sm_count, "nsmid": self.device.sm_count, "gridid": 0,
             "dynamic_smem_size": config.shared_bytes, "total_smem_size": self.shared_end - self.device.shared_base,
             "aggr_smem_size": self.shared_end - self.device.shared_base, "reserved_smem_offset_begin": 0,
@@ -339,6 +365,10 @@ class Machine:
 
         Errors: any SML08xx or SML09xx, at the line of the instruction; SML0901 for a deadlock.
         """
+        with np.errstate(all="ignore"):
+            self._run()
+
+    def _run(self) -> None:
         total = len(self._unborn)
         if total == 0:
             return
@@ -419,19 +449,47 @@ class Machine:
                     g.wait = result
                 break
         self.steps += (budget - left) * max(1, g.width // WARP)
+        if g.wait is None:
+            self._spinning(g, budget)
+        elif isinstance(g.wait, Yield):
+            self.schedule.exhausted()
+        if self.max_steps is not None and self.steps > self.max_steps:
+            raise error("SML0816", at=g.loc, steps=self.max_steps, entry=self.config.entry)
+
+    def _spinning(self, g: Gang, executed: int) -> None:
+        """A gang used up its turn. If it has long stood as it stood before, and memory too, others must act first."""
+        self.schedule.exhausted()
+        version, count = g.ran
+        count = executed if version != self.memory.version else count + executed
+        g.ran = (self.memory.version, count)
+        if count >= LONG and self._repeats(g):
+            g.wait = PollWait(self.memory, "in a loop", advance=False)
+
+    def _repeats(self, g: Gang) -> bool:
+        """Whether gang and memory have been in this very state before (or too often in a similar one)."""
+        version, seen = g.seen
+        if version != self.memory.version:
+            seen = set()
+        state = hash((g.pc, *(row.tobytes() for row in g.bank.u)))
+        if state in seen or len(seen) >= PATIENCE:
+            return True
+        seen.add(state)
+        g.seen = (self.memory.version, seen)
+        return False
 
     def _slow_step(self, g: Gang) -> Any:
         """Execute one instruction while some registers are undefined or in flight: check before, propagate after."""
-        step: Step = self.program.steps[g.pc]
-        name = step.form.executor
-        hazards = next((w.hazards for w in g.warps() if w.hazards), None)
-        if hazards and self.checks is not None:
+        pc = g.pc
+        step: Step = self.program.steps[pc]
+        if self.checks is not None and any(
+            w.hazards and not w.hazards.keys().isdisjoint(step.reads | step.writes) for w in g.warps()
+        ):
             self.checks.registers(g, step)
-        table = g.cta.undefined
-        if not table:
-            return self.operations[g.pc](g)
+        if not g.cta.undefined_bits & step.touches:
+            return self.operations[pc](g)
+        name = step.form.executor
         guard = step.instruction.guard
-        mask, pc = g.mask, g.pc
+        mask = g.mask
         active = g.active()
         if guard is not None:
             n = self.program.registers[guard.register]
@@ -475,7 +533,7 @@ class Machine:
     # -- divergence -------------------------------------------------------------------------------------
 
     def diverge(self, g: Gang, taken: Bools, target: int, fall: int) -> int | Wait:
-        """Split a gang at a branch: `taken` lanes (of lo … hi−1, already active ones) go to `target`, the rest to `fall`."""
+        """Split a gang at a branch: `taken` lanes (of lo … hi−1, active ones) go to `target`, the rest to `fall`."""
         pc = self.program.joins.get(g.pc)
         joins = g.joins
         if pc is not None and not (joins and joins[-1].pc == pc):
@@ -540,6 +598,11 @@ class Machine:
         self.memory.version += 1
         count = int(np.count_nonzero(leaving))
         rest = g.active() & ~leaving
+        for n, flags in list(cta.undefined.items()):  # nobody will read them
+            flags[g.lo : g.hi] &= ~leaving
+            if not flags.any():
+                del cta.undefined[n]
+                cta.undefined_bits &= ~(1 << n)
         joins = g.joins
         left = bool(rest.any())
         if left:
@@ -547,37 +610,50 @@ class Machine:
         else:
             cta.gangs.remove(g)
             g.wait = DONE
+        self._leave(joins, count)
+        for o in cta.gangs:  # they may have waited for these lanes
+            if isinstance(o.wait, ConvergeWait):
+                o.wait = None
+            if not cta.undefined:
+                o.refresh()
+        return None if left else DONE
+
+    def _leave(self, joins: tuple[Join, ...], count: int) -> None:
+        """So many lanes will not come to these joins."""
         for join in joins:
             join.expected -= count
             if join.arrived and join.count == join.expected and not join.released:
                 first = join.arrived[0]
                 self._merge(first, join)
                 first.wait = None
-        return None if left else DONE
 
-    def converge(self, g: Gang, members: int) -> bool:
-        """Whether, in every warp of the gang, all living lanes of the 32-bit member mask are here; merges in those
-        that wait at the same instruction."""
-        want = np.array([members >> i & 1 for i in range(WARP)], np.bool_)
+    def converge(self, g: Gang, members: Any, active: Callable[[Gang], Bools] = Gang.active) -> bool:
+        """Whether, in every warp of the gang, all living lanes that the member masks name are here.
 
-        def complete() -> bool:
-            need = np.tile(want, g.width // WARP) & ~g.cta.exited[g.lo : g.hi]
-            have = g.active()
-            whole = have.reshape(-1, WARP).any(axis=1).repeat(WARP)
-            return not (need & whole & ~have).any()
-
-        if g.mask is None or complete():
+        `members`: a 32-bit mask, a row of them, or a function of the gang that gives them; `active` gives the lanes
+        that execute, those whose guard holds. Lanes that wait at the same instruction are merged into the gang first.
+        If the answer is no, the caller returns a ConvergeWait, and is executed again later.
+        """
+        if g.mask is None and active is Gang.active:
             return True
-        for o in list(g.cta.gangs):
-            if o is not g and o.pc == g.pc and o.lo < g.hi and g.lo < o.hi and isinstance(o.wait, ConvergeWait):
-                lo, hi = min(o.lo, g.lo), max(o.hi, g.hi)
-                mask = np.zeros(hi - lo, np.bool_)
-                for x in (o, g):
-                    mask[x.lo - lo : x.hi - lo] |= x.active()
-                g.cta.gangs.remove(o)
-                g.joins = _common(g.joins, o.joins)
-                g.place(lo, hi, mask)
-        return complete()
+        while True:
+            missing = _missing(g, members(g) if callable(members) else members, active(g))
+            if missing is None:
+                return True
+            other = next((o for o in g.cta.gangs if o is not g and _has(o, g, missing)), None)
+            if other is None:
+                return False
+            lo, hi = min(other.lo, g.lo), max(other.hi, g.hi)
+            mask = np.zeros(hi - lo, np.bool_)
+            for x in (g, other):
+                mask[x.lo - lo : x.hi - lo] |= x.active()
+            common = _common(g.joins, other.joins)
+            leaving = [(x.joins[len(common) :], x.count) for x in (g, other)]
+            g.cta.gangs.remove(other)
+            g.joins = common
+            g.place(lo, hi, mask)
+            for joins, count in leaving:
+                self._leave(joins, count)
 
     # -- when nothing goes ------------------------------------------------------------------------------
 
@@ -589,9 +665,10 @@ class Machine:
                 g.wait.join.released = True
                 return True
         for g in gangs:
-            key = (g.pc, self.memory.version)
-            if g.wait is not None and g.timed_out != key and g.wait.timeout():
-                g.timed_out = key
+            wait = g.wait
+            if wait is not None and not self._repeats(g) and wait.timeout():
+                if wait.advance:
+                    g.pc += 1
                 g.wait = None
                 return True
         return False
@@ -612,6 +689,23 @@ class ConvergeWait(Wait):
 
     def describe(self) -> str:
         return "waiting for other lanes of its warp at a .sync instruction"
+
+
+def _missing(g: Gang, members: Any, have: Bools) -> Bools | None:
+    """The living lanes that the masks of the executing lanes `have` name but that are not among them."""
+    masks = np.where(have, np.asarray(members, np.uint32), np.uint32(0)).reshape(-1, WARP)
+    named = np.bitwise_or.reduce(masks, axis=1)
+    need: Bools = (named[:, None] >> np.arange(WARP, dtype=np.uint32) & 1).astype(np.bool_).ravel()
+    missing: Bools = need & ~g.cta.exited[g.lo : g.hi] & ~have
+    return missing if missing.any() else None
+
+
+def _has(o: Gang, g: Gang, missing: Bools) -> bool:
+    """Whether gang `o` waits where `g` stands, with some of the missing lanes (of g's lo … hi−1)."""
+    if o.pc != g.pc or not isinstance(o.wait, ConvergeWait):
+        return False
+    lo, hi = max(o.lo, g.lo), min(o.hi, g.hi)
+    return lo < hi and bool((o.active()[lo - o.lo : hi - o.lo] & missing[lo - g.lo : hi - g.lo]).any())
 
 
 def _common(a: tuple[Join, ...], b: tuple[Join, ...]) -> tuple[Join, ...]:

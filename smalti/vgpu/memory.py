@@ -7,8 +7,8 @@ alignment and definedness; races are checked by `checks`, which is told of every
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Bytes = npt.NDArray[np.uint8]
 Bools = npt.NDArray[np.bool_]
 Offsets = npt.NDArray[np.int64]
+Parts: TypeAlias = "list[tuple[Segment, Offsets, npt.NDArray[np.intp] | None]]"
 
 # Generic address windows (private values; programs only see differences).
 GLOBAL_BASE = 0x7F00_0000_0000
@@ -30,8 +31,12 @@ PARAM_WINDOW = 0x7C00_0000_0000
 CONST_WINDOW = 0x7B00_0000_0000
 _WINDOW = 1 << 40
 
+UNIT = 32  # bytes: the widest access (v8.b32, v4.b64)
 UNSIGNED: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
-_ALL_DEFINED = {1: 1, 2: 0x0101, 4: 0x01010101, 8: 0x0101010101010101}
+# 0-d arrays: NumPy takes them faster than Python or NumPy scalars.
+_ALL_DEFINED = {w: np.asarray(0x0101010101010101 & (1 << 8 * w) - 1, UNSIGNED[w]) for w in UNSIGNED}
+_SHIFT = {1 << k: np.asarray(k, np.int64) for k in range(6)}
+_ODD = {1 << k: np.asarray((1 << k) - 1, np.int64) for k in range(6)}
 
 
 class Agent(Protocol):
@@ -48,83 +53,104 @@ class Agent(Protocol):
 class Segment:
     """A contiguous piece of memory with its own bounds: a buffer, the shared memory of a CTA, parameters.
 
-    `defined` has one flag a byte (None: all defined). Storage is padded to 16 bytes; `size` is the true bound.
+    Offsets count from `address`; those from `low` to `size` - 1 exist. `data` holds the bytes, `defined` one flag a
+    byte (None: all defined); both are padded. Storage starts at a multiple of 32 bytes of the address, so that
+    aligned accesses are aligned in storage too: units are found by `index`, never by offset // width.
     """
 
     __slots__ = (
-        "_views",
-        "address",
-        "data",
-        "defined",
-        "kind",
-        "name",
-        "owner",
-        "shadow",
-        "size",
-        "writable",
-    )
+        "_flag_views", "_flags", "_lead", "_storage", "_views", "address", "data", "defined", "kind", "low", "name",
+        "owner", "shadow", "size", "writable",
+    )  # fmt: skip
 
     def __init__(
-        self,
-        kind: str,
-        name: str,
-        data: Bytes,
-        size: int,
-        *,
-        address: int = 0,
-        defined: Bools | None = None,
-        writable: bool = True,
-        owner: Any = None,
-    ) -> None:
-        self.kind, self.name, self.data, self.size = kind, name, data, size
-        self.address, self.defined, self.writable, self.owner = address, defined, writable, owner
+        self, kind: str, name: str, storage: Bytes, size: int, *, address: int = 0, flags: Bools | None = None,
+        low: int = 0, writable: bool = True, owner: Any = None,
+    ) -> None:  # fmt: skip
+        self.kind, self.name, self.size, self.low = kind, name, size, low
+        self.address, self.writable, self.owner = address, writable, owner
+        self._storage, self._flags, self._lead = storage, flags, address % UNIT
+        self.data: Bytes = storage[self._lead :]
+        self.defined: Bools | None = None if flags is None else flags[self._lead :]
         self.shadow: Any = None  # belongs to checks
-        self._views: dict[int, npt.NDArray[Any]] = {1: data}
+        self._views: dict[int, npt.NDArray[Any]] = {}
+        self._flag_views: dict[int, npt.NDArray[Any]] = {}
 
     def view(self, width: int) -> npt.NDArray[Any]:
-        """The storage as unsigned integers of `width` bytes (16: opaque items, for whole-unit gathers)."""
+        """The storage as unsigned integers of `width` bytes; 16 and 32: rows of 64-bit words."""
         v = self._views.get(width)
         if v is None:
-            v = self._views[width] = self.data.view(UNSIGNED.get(width, f"V{width}"))
+            v = self._views[width] = _units(self._storage, width)
         return v
 
-    # Raw access: bounds are the caller's business (Memory checks them). No hooks, no definedness.
-    def gather(self, offsets: Offsets, width: int) -> npt.NDArray[Any]:
-        return self.view(width)[offsets // width]  # type: ignore[no-any-return]
+    def index(self, offsets: Offsets, width: int) -> Offsets:
+        """Where in `view(width)` the units at these byte offsets are."""
+        if self._lead:
+            offsets = offsets + self._lead
+        return offsets >> _SHIFT[width] if width > 1 else offsets
 
-    def undefined_in(self, offsets: Offsets, width: int) -> Bools | None:
-        """Which of the accesses touch an undefined byte; None if none does."""
-        if self.defined is None:
+    # Raw access: bounds are the caller's business (Memory checks them). No hooks.
+    def gather(self, offsets: Offsets, width: int, item: int = 0) -> npt.NDArray[Any]:
+        """Units of `width` bytes as unsigned integers; as rows of items if `item` (bytes) is given and smaller."""
+        units = self.view(width)[self.index(offsets, width)]
+        return units if item in (0, width) else units.view(UNSIGNED[item]).reshape(len(units), -1)
+
+    def undefined_in(self, offsets: Offsets, width: int, item: int = 0) -> Bools | None:
+        """Which of the units (or items) have an undefined byte; None if none has."""
+        if self._flags is None:
             return None
-        if width in _ALL_DEFINED:
-            bad = self.defined.view(UNSIGNED[width])[offsets // width] != _ALL_DEFINED[width]
+        flags = self._flag_view(width)[self.index(offsets, width)]
+        if not np.count_nonzero(flags != _ALL_DEFINED[min(width, 8)]):
+            return None
+        item = item or width
+        bad: Bools = np.logical_not(flags.view(np.bool_).reshape(len(flags), -1, item).all(axis=2))
+        return bad[:, 0] if item == width else bad
+
+    def scatter(self, offsets: Offsets, width: int, values: npt.NDArray[Any], undefined: Bools | None = None) -> None:
+        """Write units (one integer each, or a row of items each) and say which units (or items) are undefined."""
+        index = self.index(offsets, width)
+        if width > 8 or values.ndim > 1:
+            words = np.ascontiguousarray(values).view(UNSIGNED[min(width, 8)])
+            self.view(width)[index] = words if width > 8 else words[:, 0]
         else:
-            bad = ~self.defined.reshape(-1, width)[offsets // width].all(axis=1)
-        return bad if bad.any() else None
+            self.view(width)[index] = values
+        if self._flags is not None:
+            if undefined is None:
+                self._flag_view(width)[index] = _ALL_DEFINED[min(width, 8)]
+            else:
+                items = np.ascontiguousarray(~undefined.reshape(len(index), -1)).repeat(
+                    width // undefined.reshape(len(index), -1).shape[1], axis=1
+                )
+                words = items.view(UNSIGNED[min(width, 8)])
+                self._flag_view(width)[index] = words if width > 8 else words[:, 0]
+
+    def _flag_view(self, width: int) -> npt.NDArray[Any]:
+        v = self._flag_views.get(width)
+        if v is None:
+            assert self._flags is not None
+            v = self._flag_views[width] = _units(self._flags, width)
+        return v
 
     def range_undefined(self, start: int, stop: int) -> bool:
         return self.defined is not None and not self.defined[start:stop].all()
 
 
+def _units(storage: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
+    return storage.view(UNSIGNED[width]) if width <= 8 else storage.view(np.uint64).reshape(-1, width // 8)
+
+
 def make_segment(
-    kind: str,
-    name: str,
-    size: int,
-    *,
-    data: Bytes | None = None,
-    address: int = 0,
-    defined: bool = True,
-    writable: bool = True,
-    owner: Any = None,
-) -> Segment:
+    kind: str, name: str, size: int, *, data: Bytes | None = None, address: int = 0, defined: bool = True,
+    low: int = 0, writable: bool = True, owner: Any = None,
+) -> Segment:  # fmt: skip
     """A segment of `size` bytes, copied from `data` or filled with a conspicuous pattern if undefined."""
-    padded = -(-max(size, 1) // 16) * 16
-    storage = np.empty(padded, np.uint8)
-    storage[:] = 0 if defined else 0xA5
+    lead = address % UNIT
+    padded = -(-(max(size, 1) + lead) // UNIT) * UNIT
+    storage = np.zeros(padded, np.uint8) if defined else np.full(padded, 0xA5, np.uint8)
     if data is not None:
-        storage[:size] = data
+        storage[lead : lead + size] = data
     flags = None if defined else np.zeros(padded, np.bool_)
-    return Segment(kind, name, storage, size, address=address, defined=flags, writable=writable, owner=owner)
+    return Segment(kind, name, storage, size, address=address, flags=flags, low=low, writable=writable, owner=owner)
 
 
 class Memory:
@@ -161,20 +187,18 @@ class Memory:
 
     # -- translation ------------------------------------------------------------------------------------
 
-    def resolve(
-        self, agent: Agent, cta: CTA, space: str, addresses: npt.NDArray[Any], width: int
-    ) -> list[tuple[Segment, Offsets, npt.NDArray[np.intp] | None]]:
+    def resolve(self, agent: Agent, cta: CTA, space: str, addresses: npt.NDArray[Any], width: int) -> Parts:
         """Segments and byte offsets of the given addresses, `width` bytes each, checked for bounds and alignment.
 
         The third item says which of the addresses it is about; None means all (the usual case).
         Errors: SML0803 out of bounds, SML0804 misaligned, SML0805 no such memory, SML0806 peer's address in
         shared::cta.
         """
-        a = addresses.astype(np.int64)
+        a = addresses if addresses.dtype == np.int64 else addresses.astype(np.int64)
         if not len(a):
             return []
         if width > 1:
-            odd = a & (width - 1)
+            odd = a & _ODD[width]
             if np.count_nonzero(odd):
                 bad = int(a[np.flatnonzero(odd)[0]])
                 raise error(
@@ -193,21 +217,17 @@ class Memory:
             return self._one(agent, cta.machine.constants, a, width)
         return self._generic(agent, cta, a, width)
 
-    def _one(
-        self, agent: Agent, segment: Segment, offsets: Offsets, width: int
-    ) -> list[tuple[Segment, Offsets, npt.NDArray[np.intp] | None]]:
-        low, high = int(offsets.min()), int(offsets.max())
-        if low < 0 or high + width > segment.size:
-            bad = low if low < 0 else high
+    def _one(self, agent: Agent, segment: Segment, offsets: Offsets, width: int) -> Parts:
+        if not _inside(segment, offsets, width):
+            outside = (offsets < segment.low) | (offsets + width > segment.size)
+            bad = int(offsets[np.flatnonzero(outside)[0]])
             raise error(
                 "SML0803", at=agent.loc, what=_describe(agent, segment, bad), offset=bad, width=width,
                 size=segment.size, who=agent.who(),
             )  # fmt: skip
         return [(segment, offsets, None)]
 
-    def _shared(
-        self, agent: Agent, cta: CTA, space: str, a: Offsets, width: int
-    ) -> list[tuple[Segment, Offsets, npt.NDArray[np.intp] | None]]:
+    def _shared(self, agent: Agent, cta: CTA, space: str, a: Offsets, width: int) -> Parts:
         cluster = cta.cluster
         if len(cluster.ctas) == 1:
             return self._one(agent, cta.shared, a, width)
@@ -215,7 +235,7 @@ class Memory:
         first = int(ranks[0])
         if (ranks == first).all():
             return self._one(agent, self._shared_of(agent, cta, space, first, int(a[0])), a & 0xFFFFFF, width)
-        out = []
+        out: Parts = []
         for rank in np.unique(ranks):
             which = np.flatnonzero(ranks == rank)
             segment = self._shared_of(agent, cta, space, int(rank), int(a[which[0]]))
@@ -230,16 +250,15 @@ class Memory:
             raise error("SML0806", at=agent.loc, address=hex(address), rank=rank, own=cta.rank, who=agent.who())
         return cta.cluster.ctas[rank].shared
 
-    def _global(
-        self, agent: Agent, a: Offsets, width: int
-    ) -> list[tuple[Segment, Offsets, npt.NDArray[np.intp] | None]]:
-        low, high = int(a.min()), int(a.max())
-        segment = self.find(low)
-        if segment is not None and high + width <= segment.address + segment.size:
-            return [(segment, a - segment.address, None)]
+    def _global(self, agent: Agent, a: Offsets, width: int) -> Parts:
+        segment = self.find(int(a[0]))
+        if segment is not None:
+            offsets = a - segment.address
+            if _inside(segment, offsets, width):
+                return [(segment, offsets, None)]
         # Several buffers, or an address outside of all: find out which.
         index = np.searchsorted(np.array(self._starts, np.int64), a, side="right") - 1
-        out: list[tuple[Segment, Offsets, npt.NDArray[np.intp] | None]] = []
+        out: Parts = []
         for i in np.unique(index):
             which = np.flatnonzero(index == i)
             if i < 0:
@@ -249,9 +268,7 @@ class Memory:
             out.append((segment, a[which] - segment.address, which))
         return out
 
-    def _generic(
-        self, agent: Agent, cta: CTA, a: Offsets, width: int
-    ) -> list[tuple[Segment, Offsets, npt.NDArray[np.intp] | None]]:
+    def _generic(self, agent: Agent, cta: CTA, a: Offsets, width: int) -> Parts:
         windows = a >> 40
         first = int(windows[0])
         if (windows == first).all():
@@ -260,7 +277,7 @@ class Memory:
                 raise error("SML0805", at=agent.loc, address=hex(int(a[0])), space="generic", who=agent.who())
             local = a if space == "global" else a - (first << 40)
             return self.resolve(agent, cta, "shared::cluster" if space == "shared" else space, local, width)
-        out = []
+        out: Parts = []
         for w in np.unique(windows):
             which = np.flatnonzero(windows == w)
             for segment, offsets, inner in self._generic(agent, cta, a[which], width):
@@ -271,51 +288,52 @@ class Memory:
 
     def load(
         self, agent: Agent, cta: CTA, space: str, addresses: npt.NDArray[Any], width: int,
-        lanes: npt.NDArray[np.intp] | None = None,
+        lanes: npt.NDArray[np.intp] | None = None, order: str = "weak", item: int = 0,
     ) -> tuple[npt.NDArray[Any], Bools | None]:  # fmt: skip
         """Values (unsigned, `width` bytes each) at the addresses, and which of them are undefined (None: none).
 
-        `lanes` are the thread numbers in the CTA that make the accesses (None for an asynchronous operation).
+        With `item` (bytes, smaller than `width`) both are rows of items. `lanes` are the thread numbers in the CTA
+        that make the accesses (None for an asynchronous operation). `order` is weak, or a strong access: relaxed
+        acquire release acq_rel sc volatile (mmio counts as volatile).
         """
         parts = self.resolve(agent, cta, space, addresses, width)
         if len(parts) == 1:
             segment, offsets, _ = parts[0]
-            self.checks.read(agent, segment, offsets, width, lanes)
-            return segment.gather(offsets, width), segment.undefined_in(offsets, width)
-        out = np.zeros(len(addresses), UNSIGNED[width])
+            self.checks.read(agent, segment, offsets, width, lanes, order)
+            return segment.gather(offsets, width, item), segment.undefined_in(offsets, width, item)
+        item = item or width
+        shape = (len(addresses), width // item) if item < width else (len(addresses),)
+        out = np.zeros(shape, UNSIGNED[item])
         undefined: Bools | None = None
         for segment, offsets, which in parts:
-            self.checks.read(
-                agent,
-                segment,
-                offsets,
-                width,
-                lanes[which] if lanes is not None and which is not None else lanes,
-            )
-            out[which] = segment.gather(offsets, width)
-            bad = segment.undefined_in(offsets, width)
+            lane = lanes[which] if lanes is not None and which is not None else lanes
+            self.checks.read(agent, segment, offsets, width, lane, order)
+            out[which] = segment.gather(offsets, width, item)
+            bad = segment.undefined_in(offsets, width, item)
             if bad is not None:
-                undefined = np.zeros(len(addresses), np.bool_) if undefined is None else undefined
+                undefined = np.zeros(shape, np.bool_) if undefined is None else undefined
                 undefined[which] = bad
         return out, undefined
 
     def store(
         self, agent: Agent, cta: CTA, space: str, addresses: npt.NDArray[Any], width: int,
         values: npt.NDArray[Any], lanes: npt.NDArray[np.intp] | None = None, undefined: Bools | None = None,
+        order: str = "weak",
     ) -> None:  # fmt: skip
-        """Store unsigned values. An undefined value may go to shared or local memory, not to global memory.
+        """Store unsigned values (or rows of items that make `width` bytes), with their undefinedness.
 
+        An undefined value may go to shared or local memory, not to global memory.
         Errors: as resolve; SML0807 read-only memory; SML0808 an undefined value stored where others see it.
         """
         for segment, offsets, which in self.resolve(agent, cta, space, addresses, width):
             lane = lanes[which] if lanes is not None and which is not None else lanes
             value = values if which is None else values[which]
             bad = undefined if undefined is None or which is None else undefined[which]
-            self.store_segment(agent, segment, offsets, width, value, lane, bad)
+            self.store_segment(agent, segment, offsets, width, value, lane, bad, order)
 
     def store_segment(
         self, agent: Agent, segment: Segment, offsets: Offsets, width: int, values: npt.NDArray[Any],
-        lanes: npt.NDArray[np.intp] | None = None, undefined: Bools | None = None,
+        lanes: npt.NDArray[np.intp] | None = None, undefined: Bools | None = None, order: str = "weak",
     ) -> None:  # fmt: skip
         """As `store`, to resolved offsets of one segment."""
         if not segment.writable:
@@ -323,23 +341,68 @@ class Memory:
         if undefined is not None and not undefined.any():
             undefined = None
         if undefined is not None and segment.kind == "global":
-            at = int(offsets[np.flatnonzero(undefined)[0]])
-            raise error("SML0808", at=agent.loc, what=_describe(agent, segment, at), who=agent.who())
-        self.checks.write(agent, segment, offsets, width, lanes)
-        index = offsets // width
-        segment.view(width)[index] = values
-        self.version += 1
-        if segment.defined is not None:
-            if width in _ALL_DEFINED:
-                flags = segment.defined.view(UNSIGNED[width])
-                flags[index] = _ALL_DEFINED[width]
-                if undefined is not None:
-                    flags[index[undefined]] = 0
-            else:
-                flags = segment.defined.reshape(-1, width)
-                flags[index] = True
-                if undefined is not None:
-                    flags[index[undefined]] = False
+            self._refuse_undefined(agent, segment, offsets, undefined)
+        self.checks.write(agent, segment, offsets, width, lanes, order)
+        segment.scatter(offsets, width, values, undefined)
+        if segment.kind != "local":  # nobody waits for another thread's registers
+            self.version += 1
+
+    def update(
+        self, agent: Agent, cta: CTA, space: str, addresses: npt.NDArray[Any], width: int,
+        function: Callable[[npt.NDArray[Any], npt.NDArray[np.intp]], npt.NDArray[Any]],
+        lanes: npt.NDArray[np.intp] | None = None, order: str = "relaxed", undefined: Bools | None = None,
+        item: int = 0,
+    ) -> tuple[npt.NDArray[Any], Bools | None]:  # fmt: skip
+        """Atomic read-modify-write, lane after lane. Returns the old values and which of them are undefined.
+
+        `function(old, which)` gives the new values of the accesses numbered `which`; it is called with accesses to
+        distinct addresses only. `undefined` says which operands are. `version` counts only changes, so that a lock
+        that is still taken is no progress. Errors: as store.
+        """
+        parts = self.resolve(agent, cta, space, addresses, width)
+        item = item or width
+        shape = (len(addresses), width // item) if item < width else (len(addresses),)
+        result = np.zeros(shape, UNSIGNED[item])
+        flags: Bools | None = None
+        for segment, offsets, which in parts:
+            if not segment.writable:
+                raise error("SML0807", at=agent.loc, what=segment.name, who=agent.who())
+            numbers = np.arange(len(offsets)) if which is None else which
+            lane = lanes[numbers] if lanes is not None else None
+            self.checks.read(agent, segment, offsets, width, lane, order)
+            self.checks.write(agent, segment, offsets, width, lane, order)
+            rest = np.arange(len(offsets))
+            while len(rest):
+                _, first = np.unique(offsets[rest], return_index=True)
+                now = rest[np.sort(first)]
+                at, who = offsets[now], numbers[now]
+                old = segment.gather(at, width, item)
+                bad = segment.undefined_in(at, width, item)
+                new = function(old, who)
+                if bad is not None:
+                    flags = np.zeros(shape, np.bool_) if flags is None else flags
+                    flags[who] = bad
+                if undefined is not None and undefined[who].any():
+                    bad = undefined[who] if bad is None else bad | undefined[who]
+                if bad is not None and segment.kind == "global":
+                    self._refuse_undefined(agent, segment, at, bad)
+                result[who] = old
+                if not np.array_equal(new, old):
+                    segment.scatter(at, width, new, bad)
+                    self.version += 1
+                rest = np.setdiff1d(rest, now, assume_unique=True)
+        return result, flags
+
+    def _refuse_undefined(self, agent: Agent, segment: Segment, offsets: Offsets, undefined: Bools) -> None:
+        at = int(offsets[np.flatnonzero(undefined.reshape(len(offsets), -1).any(axis=1))[0]])
+        raise error("SML0808", at=agent.loc, what=_describe(agent, segment, at), who=agent.who())
+
+
+def _inside(segment: Segment, offsets: Offsets, width: int) -> bool:
+    last = segment.size - segment.low - width
+    if segment.low:
+        offsets = offsets - segment.low
+    return last >= 0 and not np.count_nonzero(offsets.view(np.uint64) > np.uint64(last))
 
 
 def _describe(agent: Agent, segment: Segment, offset: int) -> str:
@@ -357,8 +420,23 @@ _WINDOWS = {
 
 
 class NoChecks:
-    """Race checks switched off."""
+    """Race checks switched off; also the list of what checks are told.
 
-    def read(self, agent: Agent, segment: Segment, offsets: Offsets, width: int, lanes: Any) -> None: ...
+    Offsets are bytes; `lanes` thread numbers in the CTA, None for an asynchronous operation; `order` as in Memory.load.
+    Units are 16-byte pieces (byte offset / 16) that an asynchronous operation touches.
+    """
 
-    def write(self, agent: Agent, segment: Segment, offsets: Offsets, width: int, lanes: Any) -> None: ...
+    def read(self, agent: Any, segment: Segment, offsets: Offsets, width: int, lanes: Any, order: str) -> None: ...
+
+    def write(self, agent: Any, segment: Segment, offsets: Offsets, width: int, lanes: Any, order: str) -> None: ...
+
+    def read_range(self, agent: Any, segment: Segment, start: int, stop: int) -> None: ...
+
+    def write_range(self, agent: Any, segment: Segment, start: int, stop: int) -> None: ...
+
+    def read_units(self, agent: Any, segment: Segment, units: Offsets) -> None: ...
+
+    def write_units(self, agent: Any, segment: Segment, units: Offsets) -> None: ...
+
+    def fence(self, gang: Any) -> None:
+        """`fence`/`membar` executed by a gang: earlier relaxed reads acquire, later relaxed writes release."""

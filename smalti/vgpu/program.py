@@ -5,31 +5,28 @@ Knows the table and control flow; knows nothing of memory, schedules or what an 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from smalti.errors import Loc, error
 from smalti.ptx.isa import TABLE
-from smalti.ptx.isa.row import Form
+from smalti.ptx.isa.row import Form, OperandSpec
 from smalti.ptx.module import (
     Address,
     BranchTargets,
     CallPrototype,
     Declare,
     Function,
-    Guard,
     Instruction,
     Label,
-    Lane,
     Mark,
     Module,
-    Not,
     Operand,
-    Pair,
     Register,
     Variable,
-    Vector,
     type_bits,
 )
+from smalti.vgpu.inline import flatten, operand_registers
 
 
 @dataclass(slots=True)
@@ -43,6 +40,7 @@ class Step:
     writes: frozenset[int]
     critical: frozenset[int]  # registers that must be defined: guard, addresses, branch indices
     loc: Loc | None
+    touches: int = 0  # the registers read or written, as a bit set
 
     @property
     def opcode(self) -> str:
@@ -72,36 +70,21 @@ class Program:
             out.append(self.labels[step.instruction.operands[0]])  # type: ignore[index]
         elif head == "brx.idx":
             out += [self.labels[t] for t in self.targets[step.instruction.operands[1]]]  # type: ignore[index]
-        elif head in ("ret", "exit", "trap"):
+        elif head in _ENDS:
             out.append(len(self.steps))
-        if step.instruction.guard is not None or head not in ("bra", "brx.idx", "ret", "exit", "trap"):
+        if step.instruction.guard is not None or head not in ("bra", "brx.idx", *_ENDS):
             out.append(pc + 1)
         return out
 
 
-def operand_registers(operand: Operand) -> list[Register]:
-    """Every register that occurs in an operand."""
-    if isinstance(operand, Register):
-        return [operand]
-    if isinstance(operand, (Vector, tuple)):
-        items = operand.items if isinstance(operand, Vector) else operand
-        return [r for o in items for r in operand_registers(o)]
-    if isinstance(operand, Pair):
-        return operand_registers(operand.first) + operand_registers(operand.second)
-    if isinstance(operand, (Not, Lane)):
-        return [operand.register]
-    if isinstance(operand, Guard):
-        return [operand.register]
-    if isinstance(operand, Address):
-        found = [operand.base] if isinstance(operand.base, Register) else []
-        return found + (operand_registers(operand.coordinates) if operand.coordinates else [])
-    return []
+_ENDS = ("ret", "exit", "trap")
 
 
 def prepare(module: Module, entry: str) -> Program:
-    """Flatten kernel `entry` of `module`.
+    """Flatten kernel `entry` of `module`; calls of its device functions are replaced by their bodies.
 
-    Errors: SML0801 (no such kernel), SML0802 (instructions that the table does not know, all of them named).
+    Errors: SML0801 (no such kernel), SML0802 (instructions that the table does not know, all of them named),
+    SML0809 (indirect or recursive calls).
     """
     try:
         function = module.function(entry)
@@ -118,7 +101,7 @@ def prepare(module: Module, entry: str) -> Program:
             program.widths.append(type_bits(r.type))
         return program.registers[r]
 
-    for s in function.body.walk():
+    for s in flatten(module, function):
         if isinstance(s, Mark):
             program.labels[s.label] = len(program.steps)
         elif isinstance(s, BranchTargets):
@@ -128,11 +111,13 @@ def prepare(module: Module, entry: str) -> Program:
         elif isinstance(s, Declare) and s.variable is not None:
             program.variables.append(s.variable)
         elif isinstance(s, Instruction):
-            form = TABLE.form(s.opcode)
-            if form is None:
-                unknown[s.opcode] = unknown.get(s.opcode, 0) + 1
+            form = TABLE.find(s.opcode, s.operands)
+            pairs = form.pairs(s.operands) if form is not None else None
+            if form is None or pairs is None:
+                name = s.opcode if form is None else f"{s.opcode} with {len(s.operands)} operands"
+                unknown[name] = unknown.get(name, 0) + 1
                 continue
-            program.steps.append(_step(len(program.steps), s, form, number))
+            program.steps.append(_step(len(program.steps), s, form, pairs, number))
     if unknown:
         listing = ", ".join(f"{op} ({n})" for op, n in sorted(unknown.items()))
         raise error("SML0802", count=len(unknown), listing=listing)
@@ -141,58 +126,26 @@ def prepare(module: Module, entry: str) -> Program:
     return program
 
 
-def _step(pc: int, s: Instruction, form: Form, number) -> Step:  # type: ignore[no-untyped-def]
+def _step(
+    pc: int, s: Instruction, form: Form, pairs: list[tuple[OperandSpec, Operand]], number: Callable[[Register], int]
+) -> Step:
     reads: set[int] = set()
     writes: set[int] = set()
     critical: set[int] = set()
     if s.guard is not None:
         reads.add(number(s.guard.register))
         critical.add(number(s.guard.register))
-    for spec, operand in match_operands(form, s.operands):
+    for spec, operand in pairs:
         numbers = {number(r) for r in operand_registers(operand)}
-        if spec is None or spec.role in ("in", "inout", "address"):
+        if spec.role in ("in", "inout", "address") or isinstance(operand, Address):
             reads |= numbers
-        if spec is not None and spec.role in ("out", "inout") and not isinstance(operand, Address):
+        elif spec.role == "out":
             writes |= numbers
-        if isinstance(operand, Address) or (spec is not None and spec.role == "address"):
-            reads |= numbers
+        if spec.role == "inout":
+            writes |= numbers
+        if isinstance(operand, Address):
             critical |= numbers
     return Step(pc, s, form, frozenset(reads), frozenset(writes), frozenset(critical), s.loc)
-
-
-def match_operands(form: Form, operands: tuple[Operand, ...]):  # type: ignore[no-untyped-def]
-    """Pairs (spec or None, operand): operands beside the specs of the row, `d|p` split in two.
-
-    Optional operands are left out from the right unless kinds tell them apart (an address or vector where a
-    spec wants none). An operand without a spec is treated as read.
-    """
-    specs = [x for x in form.row.specs if not x.pair]
-    halves = {
-        form.row.specs[i - 1].name: x for i, x in enumerate(form.row.specs) if x.pair
-    }  # name of the first half -> second half
-    spare = len(specs) - len(operands)
-    out = []
-    i = 0
-    for operand in operands:
-        while (
-            i < len(specs)
-            and spare > 0
-            and specs[i].optional
-            and (
-                (specs[i].role == "address") != isinstance(operand, Address)
-                or specs[i].vector != isinstance(operand, Vector)
-            )
-        ):
-            i += 1
-            spare -= 1
-        spec = specs[i] if i < len(specs) else None
-        i += 1
-        if isinstance(operand, Pair):
-            out.append((spec, operand.first))
-            out.append((halves.get(spec.name, spec) if spec is not None else None, operand.second))
-        else:
-            out.append((spec, operand))
-    return out
 
 
 def _joins(program: Program) -> dict[int, int | None]:

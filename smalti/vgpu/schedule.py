@@ -11,13 +11,29 @@ if TYPE_CHECKING:
 
 
 class Schedule:
-    """The default: deterministic. Gangs run until they wait; asynchronous work is done as late as possible."""
+    """The default: deterministic. Gangs run until they wait; asynchronous work is done as late as possible.
+
+    Only a gang that uses up its budget (it may spin on plain loads) passes the turn on: to an operation, to the next
+    gang, to another cluster.
+    """
 
     seed: int | None = None
 
+    def __init__(self) -> None:
+        self._turn = 0
+        self._hungry = self._crowded = False
+
     def pick(self, gangs: list[Gang], ops: list[AsyncOp]) -> Gang | AsyncOp:
         """One of the runnable gangs or of the operations that may be performed now (not both empty)."""
-        return gangs[0] if gangs else ops[0]
+        if ops and (self._hungry or not gangs):
+            self._hungry = False
+            return ops[0]
+        return gangs[self._turn % len(gangs)]
+
+    def exhausted(self) -> None:
+        """The gang picked last used up its budget, or yielded."""
+        self._turn += 1
+        self._hungry = self._crowded = True
 
     def budget(self) -> int:
         """How many instructions the picked gang may execute before the next choice."""
@@ -29,7 +45,8 @@ class Schedule:
 
     def admit(self) -> bool:
         """Whether to start another cluster although those running could go on."""
-        return False
+        now, self._crowded = self._crowded, False
+        return now
 
 
 class Adversary(Schedule):
@@ -40,6 +57,7 @@ class Adversary(Schedule):
     """
 
     def __init__(self, seed: int) -> None:
+        super().__init__()
         self.seed = seed
         self._random = r = random.Random(seed)
         self._eagerness = r.choice((0.02, 0.2, 0.5, 0.9))

@@ -24,7 +24,8 @@ WARP = 32
 
 _STORAGE: dict[int, Any] = {1: np.bool_, 8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 _SIGNED: dict[Any, Any] = {
-    np.dtype(np.uint8): np.int8, np.dtype(np.uint16): np.int16, np.dtype(np.uint32): np.int32, np.dtype(np.uint64): np.int64,
+    np.dtype(np.uint8): np.int8, np.dtype(np.uint16): np.int16, np.dtype(np.uint32): np.int32,
+    np.dtype(np.uint64): np.int64,
 }  # fmt: skip
 _FLOAT: dict[Any, Any] = {
     np.dtype(np.uint16): np.float16, np.dtype(np.uint32): np.float32, np.dtype(np.uint64): np.float64,
@@ -35,7 +36,6 @@ class RegisterFile:
     """Registers of a CTA: one row a register, one entry a thread (b128: two 64-bit halves an entry)."""
 
     def __init__(self, program: Program, threads: int) -> None:
-        self.rows: list[Row] = []
         counts: dict[int, int] = {}
         for w in program.widths:
             counts[w] = counts.get(w, 0) + 1
@@ -43,8 +43,10 @@ class RegisterFile:
             w: iter(np.zeros((n, threads) if w != 128 else (n, threads, 2), _STORAGE.get(w, np.uint64)))
             for w, n in counts.items()
         }
-        for w in program.widths:
-            self.rows.append(next(pools[w]))
+        u = [next(pools[w]) for w in program.widths]
+        s = [r.view(_SIGNED.get(r.dtype, r.dtype)) for r in u]
+        f = [r.view(_FLOAT.get(r.dtype, r.dtype)) for r in u]
+        self.rows = (u, s, f)
         self._banks: dict[tuple[int, int], Bank] = {}
 
     def bank(self, lo: int, hi: int) -> Bank:
@@ -56,26 +58,14 @@ class RegisterFile:
 
 
 class Bank:
-    """Views of the registers of some consecutive threads: `u` unsigned (bool for predicates), `s` signed, `f` float."""
+    """Views of the registers of some consecutive threads, by number: `u` unsigned (bool for predicates), `s` signed,
+    `f` float; `views` holds all three."""
 
-    __slots__ = ("_f", "_s", "u")
+    __slots__ = ("f", "s", "u", "views")
 
-    def __init__(self, rows: list[Row], lo: int, hi: int) -> None:
-        self.u = [row[lo:hi] for row in rows]
-        self._s: list[Row] | None = None
-        self._f: list[Row] | None = None
-
-    @property
-    def s(self) -> list[Row]:
-        if self._s is None:
-            self._s = [r.view(_SIGNED.get(r.dtype, r.dtype)) for r in self.u]
-        return self._s
-
-    @property
-    def f(self) -> list[Row]:
-        if self._f is None:
-            self._f = [r.view(_FLOAT.get(r.dtype, r.dtype)) for r in self.u]
-        return self._f
+    def __init__(self, rows: tuple[list[Row], list[Row], list[Row]], lo: int, hi: int) -> None:
+        self.views: tuple[list[Row], list[Row], list[Row]] = tuple([r[lo:hi] for r in part] for part in rows)  # type: ignore[assignment]
+        self.u, self.s, self.f = self.views
 
 
 class Warp:
@@ -124,10 +114,11 @@ class Wait:
 
 
 class Gang:
-    """Lanes of one CTA at one instruction. `mask` None means all of lo … hi−1; `count` is the number of active lanes."""
+    """Lanes of one CTA at one instruction: `count` of lo … hi−1; those of `mask`, or all if it is None."""
 
     __slots__ = (
-        "bank", "count", "cta", "hi", "joins", "lo", "machine", "mask", "pc", "poll", "slow", "timed_out", "wait", "width",
+        "bank", "count", "cta", "hi", "joins", "lo", "machine", "mask", "pc", "poll", "ran", "seen",
+        "slow", "wait", "width",
     )  # fmt: skip
     proxy = "generic"
 
@@ -135,8 +126,9 @@ class Gang:
         self.cta, self.machine = cta, cta.machine
         self.pc, self.joins = pc, joins
         self.wait: Wait | None = None
-        self.poll: Any = None
-        self.timed_out: Any = None  # (pc, memory version) of a try_wait that has just given up
+        self.poll: dict[int, tuple[int, bytes]] = {}  # pc -> (memory version, value) of its last polling
+        self.seen: tuple[int, set[int]] = (-1, set())  # (memory version, states in which it was stuck)
+        self.ran = (-1, 0)  # (memory version, instructions executed since)
         self.place(lo, hi, mask)
 
     def place(self, lo: int, hi: int, mask: Bools | None) -> None:
@@ -154,7 +146,7 @@ class Gang:
         self.refresh()
 
     def refresh(self) -> None:
-        """Recompute whether each instruction needs the slow path (undefined registers or registers in flight)."""
+        """Recompute whether instructions need the slow path (undefined registers or registers in flight)."""
         self.slow = bool(self.cta.undefined) or any(w.hazards for w in self.warps())
 
     # -- lanes ------------------------------------------------------------------------------------------
@@ -164,7 +156,7 @@ class Gang:
         warps = self.cta.warps[self.lo // WARP : self.hi // WARP]
         if self.mask is None or len(warps) == 1:
             return warps
-        alive = self.mask.reshape(-1, WARP).any(axis=1)
+        alive: Bools = np.bitwise_or.reduce(self.mask.reshape(-1, WARP), axis=1)
         return [w for w, a in zip(warps, alive, strict=True) if a]
 
     def active(self) -> Bools:
@@ -205,13 +197,17 @@ class Gang:
         return part if part.any() else None
 
     def set_undefined(self, number: int, flags: Bools | None) -> None:
-        """Say which lanes (of lo … hi−1, or None) of a register just written are undefined; inactive lanes keep theirs."""
-        table = self.cta.undefined
+        """Say which lanes (of lo … hi−1) of a register just written are undefined; inactive lanes keep theirs."""
+        cta = self.cta
+        table = cta.undefined
         row = table.get(number)
         if row is None:
             if flags is None or not flags.any():
                 return
-            row = table[number] = np.zeros(self.cta.threads_padded, np.bool_)
+            row = table[number] = np.zeros(cta.threads_padded, np.bool_)
+            cta.undefined_bits |= 1 << number
+            if len(table) == 1:
+                cta.refresh()
         part = row[self.lo : self.hi]
         value = flags if flags is not None else np.False_
         if self.mask is None:
@@ -220,7 +216,9 @@ class Gang:
             np.copyto(part, value, where=self.mask)
         if not row.any():
             del table[number]
-        self.cta.refresh()
+            cta.undefined_bits &= ~(1 << number)
+            if not table:
+                cta.refresh()
 
     # -- as an agent ------------------------------------------------------------------------------------
 

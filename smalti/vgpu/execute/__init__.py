@@ -8,6 +8,7 @@ Guards, undefined registers and registers in flight are handled around it, by th
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -47,7 +48,6 @@ FLOATS: dict[int, Any] = {16: np.float16, 32: np.float32, 64: np.float64}
 EXECUTORS: dict[str, Builder] = {}
 HANDLES_UNDEFINED: set[str] = set()  # executors that say themselves which results are undefined
 OWN_GUARD: set[str] = set()  # executors that interpret their guard themselves (branches, exit)
-_FAMILIES = ("integer", "floating", "conversion", "memory", "control", "barrier", "warp", "tma", "mma", "wgmma", "tcgen05")  # fmt: skip
 
 
 def executor(*names: str, undefined: bool = False, own_guard: bool = False) -> Callable[[Builder], Builder]:
@@ -68,8 +68,8 @@ def executor(*names: str, undefined: bool = False, own_guard: bool = False) -> C
 
 def load_all() -> None:
     """Import every family, once."""
-    for family in _FAMILIES:
-        importlib.import_module(f"smalti.vgpu.execute.{family}")
+    for family in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{family.name}")
 
 
 class Context:
@@ -77,11 +77,25 @@ class Context:
 
     def __init__(self, machine: Machine, program: Program) -> None:
         self.machine, self.program = machine, program
+        self._scratch: dict[str, int] = {}
+
+    def bind(self, step: Step) -> dict[str, Operand]:
+        """The operands of an instruction by their names in the table; optional ones that are not there are absent."""
+        bound = step.form.bind(step.instruction.operands)
+        assert bound is not None, step.instruction
+        return bound
 
     def number(self, operand: Operand) -> int:
         """The number of a register operand."""
         assert isinstance(operand, Register), operand
         return self.program.registers[operand]
+
+    def scratch(self, name: str, bits: int) -> int:
+        """The number of a register of the machine's own (the carry flag), the same for every instruction."""
+        if name not in self._scratch:
+            self._scratch[name] = len(self.program.widths)
+            self.program.widths.append(bits)
+        return self._scratch[name]
 
     def label(self, operand: Operand) -> int:
         assert isinstance(operand, Label), operand
@@ -99,7 +113,7 @@ class Context:
             n = self.number(operand.register)
             return lambda g: ~g.bank.u[n]
         if isinstance(operand, Immediate):
-            value = self.constant(operand, type_)
+            value = np.asarray(self.constant(operand, type_))  # 0-d arrays are faster than NumPy scalars
             return lambda g: value
         if isinstance(operand, Special):
             name = operand.name
@@ -130,7 +144,8 @@ class Context:
         if operand.kind == "int":
             if type_ in ("f16", "f32", "f64"):
                 return FLOATS[bits](operand.value)
-            return np.array([operand.value & ((1 << bits) - 1)], np.uint64).astype(UNSIGNED[bits]).view(_dtype(type_))[0]  # fmt: skip
+            raw = np.array([operand.value & ((1 << bits) - 1)], np.uint64).astype(UNSIGNED[bits])
+            return raw.view(_dtype(type_))[0]
         raw = np.array([operand.value], np.uint32 if operand.kind == "f32" else np.uint64)
         value = raw.view(np.float32 if operand.kind == "f32" else np.float64)[0]
         if type_ in ("f16", "f32", "f64"):
@@ -201,6 +216,7 @@ def build(machine: Machine, program: Program) -> list[Operation]:
         if guard is not None and step.form.executor not in OWN_GUARD:
             op = _guarded(op, context.number(guard.register), guard.negated)
         out.append(op)
+    out.append(lambda g: g.machine.retire(g, g.active()))  # behind the last instruction
     return out
 
 

@@ -1,0 +1,188 @@
+"""Replacing calls of device functions by their bodies, so that one flat program remains.
+
+Parameters in `.param` space are the caller's own variables; each copy of a body has registers, labels and
+variables of its own. Knows nothing of execution.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from smalti.errors import Loc, error
+from smalti.ptx.module import (
+    Address,
+    BranchTargets,
+    Declare,
+    Function,
+    Guard,
+    Instruction,
+    Label,
+    Lane,
+    Mark,
+    Module,
+    Not,
+    Operand,
+    Pair,
+    Register,
+    Statement,
+    SymbolAddress,
+    Variable,
+    Vector,
+    type_bits,
+)
+
+LARGEST = 1_000_000  # statements after inlining; bounds the work on strangers' input
+
+
+def operand_registers(operand: Operand) -> list[Register]:
+    """Every register that occurs in an operand."""
+    if isinstance(operand, Register):
+        return [operand]
+    if isinstance(operand, (Vector, tuple)):
+        items = operand.items if isinstance(operand, Vector) else operand
+        return [r for o in items for r in operand_registers(o)]
+    if isinstance(operand, Pair):
+        return operand_registers(operand.first) + operand_registers(operand.second)
+    if isinstance(operand, (Not, Lane)):
+        return [operand.register]
+    if isinstance(operand, Address):
+        found = [operand.base] if isinstance(operand.base, Register) else []
+        return found + (operand_registers(operand.coordinates) if operand.coordinates else [])
+    return []
+
+
+@dataclass(slots=True)
+class _Copy:
+    """The names of one copy of a body: what each register, label and variable has become."""
+
+    end: Label
+    registers: dict[Register, Register] = field(default_factory=dict)
+    labels: dict[Label, Label] = field(default_factory=dict)
+    variables: dict[Variable, Variable] = field(default_factory=dict)
+
+    def register(self, r: Register) -> Register:
+        if r not in self.registers:
+            self.registers[r] = Register(r.type, r.name)
+        return self.registers[r]
+
+    def label(self, x: Label) -> Label:
+        if x not in self.labels:
+            self.labels[x] = Label(x.name)
+        return self.labels[x]
+
+    def operand(self, o: Operand) -> Operand:
+        if isinstance(o, Register):
+            return self.register(o)
+        if isinstance(o, Variable):
+            return self.variables.get(o, o)
+        if isinstance(o, Label):
+            return self.label(o)
+        if isinstance(o, tuple):
+            return tuple(self.operand(x) for x in o)
+        if isinstance(o, Vector):
+            return Vector(tuple(self.operand(x) for x in o.items))
+        if isinstance(o, Pair):
+            return Pair(self.operand(o.first), self.operand(o.second))
+        if isinstance(o, (Not, Lane)):
+            return dataclasses.replace(o, register=self.register(o.register))
+        if isinstance(o, SymbolAddress) and isinstance(o.symbol, Variable):
+            return dataclasses.replace(o, symbol=self.variables.get(o.symbol, o.symbol))
+        if isinstance(o, Address):
+            base = self.operand(o.base) if o.base is not None else None
+            coordinates = self.operand(o.coordinates) if o.coordinates is not None else None
+            return Address(base, o.offset, coordinates)  # type: ignore[arg-type]  # each keeps its kind
+        return o
+
+
+def flatten(module: Module, function: Function) -> Iterator[Statement]:
+    """The statements of a kernel in order, blocks flattened and calls of defined functions inlined.
+
+    Errors: SML0809 for indirect and recursive calls, SML0815 for a program that grows too large.
+    """
+    budget = [LARGEST]
+    assert function.body is not None
+    yield from _expand(module, list(function.body.walk()), (function,), budget)
+
+
+def _expand(
+    module: Module, statements: list[Statement], stack: tuple[Function, ...], budget: list[int]
+) -> Iterator[Statement]:
+    for s in statements:
+        budget[0] -= 1
+        if budget[0] < 0:
+            raise error("SML0815", entry=stack[0].name, limit=LARGEST)
+        callee = _callee(module, s) if isinstance(s, Instruction) and s.opcode.startswith("call") else None
+        if callee is None:
+            yield s
+            continue
+        assert isinstance(s, Instruction)
+        if callee in stack:
+            raise error("SML0809", at=s.loc, what=f"recursion (function {callee.name} calls itself)")
+        yield from _expand(module, list(_body(callee, s)), (*stack, callee), budget)
+
+
+def _callee(module: Module, s: Instruction) -> Function | None:
+    """The function that a call names, if this module defines it."""
+    for o in s.operands:
+        if isinstance(o, Function):
+            return next((f for f in module.functions() if f.name == o.name and f.body is not None), None)
+    raise error("SML0809", at=s.loc, what="an indirect call")
+
+
+def _body(callee: Function, call: Instruction) -> Iterator[Statement]:
+    assert callee.body is not None
+    lists = [o for o in call.operands if isinstance(o, tuple)]
+    at = next(i for i, o in enumerate(call.operands) if isinstance(o, Function))
+    results = call.operands[0] if at == 1 else ()
+    arguments = lists[-1] if len(lists) > (at == 1) else ()
+    assert isinstance(results, tuple)
+    copy = _Copy(Label())
+    after: list[Statement] = []
+    skip = Label()
+    if call.guard is not None:
+        yield Instruction("bra", (skip,), Guard(call.guard.register, not call.guard.negated), call.loc)
+    for formal, actual in zip(callee.params, arguments, strict=True):
+        yield from _bind(copy, formal, actual, call.loc, after=None)
+    for formal, actual in zip(callee.returns, results, strict=True):
+        yield from _bind(copy, formal, actual, call.loc, after)
+    for s in callee.body.walk():
+        if isinstance(s, Declare):
+            if s.variable is not None:
+                copy.variables[s.variable] = dataclasses.replace(s.variable)
+                yield Declare(variable=copy.variables[s.variable])
+        elif isinstance(s, Mark):
+            yield Mark(copy.label(s.label))
+        elif isinstance(s, BranchTargets):
+            yield BranchTargets(copy.label(s.label), tuple(copy.label(t) for t in s.targets))
+        elif isinstance(s, Instruction):
+            guard = Guard(copy.register(s.guard.register), s.guard.negated) if s.guard else None
+            if s.opcode.split(".")[0] == "ret":
+                yield Instruction("bra", (copy.end,), guard, s.loc)
+            else:
+                yield Instruction(s.opcode, tuple(copy.operand(o) for o in s.operands), guard, s.loc)
+        else:
+            yield s
+    yield Mark(copy.end)
+    yield from after
+    yield Mark(skip)
+
+
+def _bind(
+    copy: _Copy, formal: Variable, actual: Operand, loc: Loc | None, after: list[Statement] | None
+) -> Iterator[Statement]:
+    """Connect a parameter (or a result, if `after` takes what follows the body) to what the call names.
+
+    A `.param` variable is shared; a register or constant goes through a variable of its own.
+    """
+    if isinstance(actual, Variable):
+        copy.variables[formal] = actual
+        return
+    mine = copy.variables[formal] = dataclasses.replace(formal, space="param")
+    yield Declare(variable=mine)
+    type_ = f"b{type_bits(formal.type)}"
+    if after is None:
+        yield Instruction(f"st.param.{type_}", (Address(mine), actual), None, loc)
+    else:
+        after.append(Instruction(f"ld.param.{type_}", (actual, Address(mine)), None, loc))
