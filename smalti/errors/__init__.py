@@ -11,7 +11,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
@@ -162,10 +162,13 @@ def _plain(value: Any) -> Any:
     return str(value)
 
 
-def _inside(file: str) -> bool:
+def _inside(frame: FrameType) -> bool:
     """Frames that are not the user's: this package, and the standard library that it calls through."""
+    file = frame.f_code.co_filename
     if file.startswith((_PACKAGE, "<frozen")):
         return True
+    if file == "<string>":  # the __init__ that a dataclass of this package generates
+        return str(frame.f_globals.get("__name__", "")).startswith("smalti.")
     return file.startswith(_STDLIB) and "site-packages" not in file and "dist-packages" not in file
 
 
@@ -174,7 +177,7 @@ def _user_line(frame: Any) -> Loc | None:
         file = frame.f_code.co_filename
         if file.startswith(_CLI):  # the command line has no user's line: only its own start script is outside
             return None
-        if not _inside(file):
+        if not _inside(frame):
             return Loc(file, frame.f_lineno)
         frame = frame.f_back
     return None
@@ -183,7 +186,7 @@ def _user_line(frame: Any) -> Loc | None:
 def _user_frames(traceback: TracebackType | None) -> TracebackType | None:
     frames = []
     while traceback is not None:
-        if not _inside(traceback.tb_frame.f_code.co_filename):
+        if not _inside(traceback.tb_frame):
             frames.append(traceback)
         traceback = traceback.tb_next
     kept: TracebackType | None = None

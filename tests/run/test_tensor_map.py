@@ -63,9 +63,7 @@ def test_fields_lie_where_foreign_code_shows_them():
 
 
 def test_a_map_can_be_built_by_replacing_every_field_of_zeros():
-    want = TensorMap(
-        "f32", (100, 50), (416,), (32, 8), address=0x2000, swizzle="128B_atom32B", element_stride=(1, 2)
-    )
+    want = TensorMap("f32", (100, 50), (416,), (32, 8), address=0x2000, swizzle="128B_atom32B", element_stride=(1, 2))
     raw = bytes(128)
     steps = [("global_address", 0x2000, 0), ("rank", 1, 0), ("elemtype", 7, 0), ("swizzle_mode", 3, 0)]
     steps += [("swizzle_atomicity", 1, 0), ("fill_mode", 0, 0), ("interleave_layout", 0, 0)]
@@ -89,9 +87,7 @@ def test_replacing_one_field_changes_no_other():
 
 
 def _fields(m):
-    return {
-        n: getattr(m, n) for n in ("type", "size", "stride", "box", "swizzle", "element_stride", "address")
-    }
+    return {n: getattr(m, n) for n in ("type", "size", "stride", "box", "swizzle", "element_stride", "address")}
 
 
 @pytest.mark.parametrize(
