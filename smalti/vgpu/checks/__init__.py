@@ -1,0 +1,101 @@
+"""What the virtual GPU checks beyond what hardware reports: one rule a file, all fed through this object.
+
+`Checks` is told of every access and every fence; it asks the rules, and raises or collects what they find.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from smalti.errors import Loc, SmaltiError, error
+from smalti.vgpu.checks import exits, flags, races, registers
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from smalti.vgpu.machine import CTA, Cluster, Machine
+    from smalti.vgpu.memory import Segment
+    from smalti.vgpu.program import Step
+    from smalti.vgpu.warp import Gang
+
+    Offsets = npt.NDArray[np.int64]
+    Lanes = npt.NDArray[np.intp] | None
+
+
+@dataclass
+class Checks:
+    """All checks on. `collect`: gather reports (each place once) instead of raising the first."""
+
+    collect: bool = False
+    reports: list[SmaltiError] = field(default_factory=list)
+
+    def attach(self, machine: Machine) -> None:
+        self.machine = machine
+        self.races = races.Races(self.report)
+        self.flags = flags.Flags()
+        self._seen: set[Any] = set()
+
+    def report(self, code: str, at: Loc | None, **params: Any) -> None:
+        """Raise the error, or note it once for each code and pair of lines."""
+        found = error(code, at=at, **params)
+        if not self.collect:
+            raise found
+        key = (code, at, params.get("other_line"))
+        if key not in self._seen:
+            self._seen.add(key)
+            self.reports.append(found)
+
+    def start(self, cluster: Cluster) -> None:
+        """A cluster begins; nothing to do until it touches memory."""
+
+    def end(self, cluster: Cluster) -> None:
+        self.races.forget(cluster)
+
+    def leaving(self, cta: CTA) -> None:
+        """The last thread of a CTA has left: nothing may still use its memory."""
+        exits.check(self.machine, cta, self.report)
+
+    def finish(self) -> None:
+        """The grid is done."""
+
+    # -- accesses: see memory.NoChecks ------------------------------------------------------------------
+
+    def read(self, agent: Any, segment: Segment, offsets: Offsets, width: int, lanes: Lanes, order: str) -> None:
+        if not races.tracked(segment):
+            return
+        strong = order != "weak"
+        self.races.access(agent, segment, offsets, width, lanes, writes=False, strong=strong)
+        if strong and lanes is not None:
+            self.flags.observed(agent, segment, offsets, order)
+
+    def write(self, agent: Any, segment: Segment, offsets: Offsets, width: int, lanes: Lanes, order: str) -> None:
+        if not races.tracked(segment):
+            return
+        strong = order != "weak"
+        self.races.access(agent, segment, offsets, width, lanes, writes=True, strong=strong)
+        if strong and lanes is not None:
+            self.flags.published(agent, segment, offsets, order)
+
+    def read_range(self, agent: Any, segment: Segment, start: int, stop: int) -> None:
+        if races.tracked(segment):
+            self.races.span(agent, segment, slice(start, stop), writes=False)
+
+    def write_range(self, agent: Any, segment: Segment, start: int, stop: int) -> None:
+        if races.tracked(segment):
+            self.races.span(agent, segment, slice(start, stop), writes=True)
+
+    def read_units(self, agent: Any, segment: Segment, units: Offsets) -> None:
+        if races.tracked(segment):
+            self.races.units(agent, segment, units, writes=False)
+
+    def write_units(self, agent: Any, segment: Segment, units: Offsets) -> None:
+        if races.tracked(segment):
+            self.races.units(agent, segment, units, writes=True)
+
+    def fence(self, gang: Gang) -> None:
+        self.flags.fence(gang)
+
+    def registers(self, gang: Gang, step: Step) -> None:
+        registers.check(gang, step, self.report)

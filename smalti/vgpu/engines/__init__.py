@@ -43,3 +43,7 @@ class AsyncOp:
 
     def perform(self) -> bool:
         raise AssertionError(f"{type(self).__name__} does nothing")
+
+    def uses_shared(self, cta: CTA) -> bool:
+        """Whether the operation still has to read or write shared memory of this CTA."""
+        return False

@@ -1,0 +1,42 @@
+"""Rule: registers of a wgmma in flight are left alone until wait_group (SML0932). Source: PTX 9.7.15.7.
+
+The accumulator may be neither read nor written; registers that hold A may be read but not written. wgmma itself is
+exempt: its executor knows which accumulators may be chained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from smalti.vgpu.program import Step
+    from smalti.vgpu.warp import Gang
+
+
+def check(gang: Gang, step: Step, report: Callable[..., None]) -> None:
+    if step.form.row.name.startswith("wgmma"):
+        return
+    touched = step.reads | step.writes
+    for warp in gang.warps():
+        if not warp.hazards or touched.isdisjoint(warp.hazards):
+            continue
+        for number in touched:
+            op = warp.hazards.get(number)
+            if op is None:
+                continue
+            reads_result = number in op.results
+            if reads_result or number in step.writes:
+                program = gang.machine.program
+                register = next(r for r, i in program.registers.items() if i == number)
+                report(
+                    "SML0932",
+                    step.loc,
+                    register=register.name,
+                    opcode=step.opcode,
+                    part="accumulator" if reads_result else "A operand",
+                    other=op.who(),
+                    other_line=str(op.loc) if op.loc is not None else "an unknown line",
+                    who=gang.who(),
+                )
+                return
