@@ -197,7 +197,7 @@ def _floats(codes: NDArray[np.int64], form: Format) -> Float64:
 
 
 def pack4(codes: Any) -> NDArray[np.uint8]:
-    """Packs pairs of 4-bit codes along the last axis into bytes, the first in the low half. SML1003 for an odd length."""
+    """Packs pairs of 4-bit codes along the last axis into bytes, the first in the low half. SML1003 if odd."""
     array = as_bits(codes, FORMATS["u8"])
     if array.shape[-1] % 2:
         raise error("SML1003", what="4-bit packing", length=array.shape[-1], multiple=2)

@@ -106,16 +106,19 @@ class Scales:
         self.block = block
 
 
-def check_operands(kind: Kind, a: Array, b: Array, c: Array | None, a_format: str, b_format: str) -> None:
-    """Formats, containers and shapes of dense operands: SML1001, SML1002, SML1005, SML1006."""
+def check_operands(
+    kind: Kind, a: Array, b: Array, c: Array | None, a_format: str, b_format: str, sparse: bool = False
+) -> None:
+    """Formats, containers and shapes: SML1001, SML1002, SML1005, SML1006. A sparse A holds half of K."""
     for fmt, operand in ((a_format, a), (b_format, b)):
         form = formats.lookup(fmt)
         if fmt not in kind.formats or (kind.same and a_format != b_format):
             raise error("SML1005", kind=kind.name, a=a_format, b=b_format, legal=", ".join(kind.formats))
         if operand.dtype != form.dtype:
             raise error("SML1002", fmt=fmt, expected=form.storage, got=str(operand.dtype))
-    depth = a.shape[-1]
-    if a.ndim != 2 or b.ndim != 2 or b.shape[1] != depth or depth == 0 or depth % min(depth, kind.products):
+    kept = a.shape[-1]
+    depth = 2 * kept if sparse else kept
+    if a.ndim != 2 or b.ndim != 2 or b.shape[1] != depth or depth == 0 or kept % min(kept, kind.products):
         shape_c = None if c is None else list(c.shape)
         raise error("SML1006", a=list(a.shape), b=list(b.shape), c=shape_c, block=kind.products)
     check_c(kind, a, b, c)
@@ -215,9 +218,9 @@ def _fused(options: Options, a: Array, b: Array, c: Array | None, index: Array |
     bv, be = _decoded(b, options.b_format, options.negate_b, True)
     if options.scales is not None:
         scales = options.scales
-        dense_block = scales.block * b.shape[1] // a.shape[1]
+        logical_block = scales.block * b.shape[1] // a.shape[1]
         kernels.scale_columns(av, ae, *_scale_values(scales.a, scales.fmt), scales.block)
-        kernels.scale_rows(bv, be, *_scale_values(scales.b, scales.fmt), dense_block)
+        kernels.scale_rows(bv, be, *_scale_values(scales.b, scales.fmt), logical_block)
     return fuse_decoded(options, (av, ae), (bv, be), c, index, out)
 
 
@@ -279,7 +282,7 @@ def _scale_exponents(fmt: str) -> Array:
     codes = np.arange(256) & form.magnitude_mask
     if form.special == "scale":
         return (codes - form.bias).astype(np.int16)
-    exponents = np.maximum(codes >> form.mantissa_bits, 1) - form.bias
+    exponents: Array = np.maximum(codes >> form.mantissa_bits, 1) - form.bias
     exponents[codes == 0] = _kernels().ABSENT
     return exponents.astype(np.int16)
 

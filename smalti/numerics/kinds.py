@@ -34,7 +34,7 @@ class Kind:
     formats: of A and B; same: B must have A's format; products: L, products fused in one block; fraction: F, bits kept
     below the largest exponent; output: format of C and D; round_out: "rz", "rz13" (14-bit significand in an f32),
     "rne", "" (exact); floor: least alignment exponent; scales: legal (format, K elements that one scale covers), twice
-    as many in sparse forms; grade: of the dense form; sparse_grade: of the sparse one ("" = none); evidence: the source.
+    as many in sparse forms; grade: of the dense form; sparse_grade: of the sparse one ("" = none).
     """
 
     name: str
@@ -54,7 +54,7 @@ class Kind:
     @property
     def sparse_chunk(self) -> tuple[int, int]:
         """(logical, kept) elements that one 4-bit metadata code selects among (PTX 9.7.15.6, 9.7.16.10.8)."""
-        if self.rule == GROUPED:
+        if self.rule == GROUPED or self.formats == INT4:
             return 8, 4
         return (2, 1) if self.formats == ("tf32",) else (4, 2)
 
