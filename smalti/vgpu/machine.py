@@ -73,6 +73,19 @@ class Yield(Wait):
         return "sleeping"
 
 
+class InterlockWait(Wait):
+    """The hardware holds an instruction back until registers that it names are there."""
+
+    def __init__(self, ops: list[AsyncOp]) -> None:
+        self.ops = ops
+
+    def ready(self) -> bool:
+        return all(op.done for op in self.ops)
+
+    def describe(self) -> str:
+        return f"waiting for registers of {self.ops[0].who()}"
+
+
 DONE = Done()
 LONG = 100_000  # instructions without any change of memory after which a gang may be in an endless loop
 PATIENCE = 1000  # how often a gang may time out while nothing else changes, each time in another state
@@ -114,6 +127,31 @@ class CTA:
     def refresh(self) -> None:
         for g in self.gangs:
             g.refresh()
+
+    def set_undefined(
+        self, number: int, lo: int, hi: int, flags: Bools | None, mask: Bools | None = None
+    ) -> None:
+        """Say which of the threads lo … hi−1 (None: none) hold an undefined value in a register just written; threads
+        outside `mask` keep theirs."""
+        table = self.undefined
+        row = table.get(number)
+        if row is None:
+            if flags is None or not flags.any():
+                return
+            row = table[number] = np.zeros(self.threads_padded, np.bool_)
+            self.undefined_bits |= 1 << number
+            if len(table) == 1:
+                self.refresh()
+        value = flags if flags is not None else np.False_
+        if mask is None:
+            row[lo:hi] = value
+        else:
+            np.copyto(row[lo:hi], value, where=mask)
+        if not row.any():
+            del table[number]
+            self.undefined_bits &= ~(1 << number)
+            if not table:
+                self.refresh()
 
     def local_base(self, g: Gang) -> Any:
         return self.thread_numbers[g.lo : g.hi] * self.machine.local_frame
@@ -342,6 +380,13 @@ class Machine:
             (x, y, z) for z in range(0, gz, cz) for y in range(0, gy, cy) for x in range(0, gx, cx)
         ][::-1]  # fmt: skip
 
+    def cancel(self) -> tuple[int, int, int] | None:
+        """Take the next cluster that has not started from the grid: the index of its first CTA, or None."""
+        if not self._unborn:
+            return None
+        self._finished += 1
+        return self._unborn.pop()
+
     def _admit(self) -> bool:
         """Start the next cluster if there is one and room for it."""
         size = int(np.prod(self.config.cluster))
@@ -462,10 +507,10 @@ class Machine:
         version, count = g.ran
         count = executed if version != self.memory.version else count + executed
         g.ran = (self.memory.version, count)
-        if count >= LONG and self._repeats(g):
+        if count >= LONG and self.repeats(g):
             g.wait = PollWait(self.memory, "in a loop", advance=False)
 
-    def _repeats(self, g: Gang) -> bool:
+    def repeats(self, g: Gang) -> bool:
         """Whether gang and memory have been in this very state before (or too often in a similar one)."""
         version, seen = g.seen
         if version != self.memory.version:
@@ -481,10 +526,15 @@ class Machine:
         """Execute one instruction while some registers are undefined or in flight: check before, propagate after."""
         pc = g.pc
         step: Step = self.program.steps[pc]
-        if self.checks is not None and any(
-            w.hazards and not w.hazards.keys().isdisjoint(step.reads | step.writes) for w in g.warps()
-        ):
-            self.checks.registers(g, step)
+        touched = step.reads | step.writes
+        for w in g.warps():
+            if w.hazards and not w.hazards.keys().isdisjoint(touched):
+                ops = [op for n, op in w.hazards.items() if n in touched and op.interlocked]
+                if ops:
+                    return InterlockWait(ops)
+                if self.checks is not None:
+                    self.checks.registers(g, step)
+                break
         if not g.cta.undefined_bits & step.touches:
             return self.operations[pc](g)
         name = step.form.executor
@@ -616,6 +666,8 @@ class Machine:
                 o.wait = None
             if not cta.undefined:
                 o.refresh()
+        if self.checks is not None and cta.exited.all():
+            self.checks.leaving(cta)
         return None if left else DONE
 
     def _leave(self, joins: tuple[Join, ...], count: int) -> None:
@@ -643,17 +695,21 @@ class Machine:
             other = next((o for o in g.cta.gangs if o is not g and _has(o, g, missing)), None)
             if other is None:
                 return False
-            lo, hi = min(other.lo, g.lo), max(other.hi, g.hi)
-            mask = np.zeros(hi - lo, np.bool_)
-            for x in (g, other):
-                mask[x.lo - lo : x.hi - lo] |= x.active()
-            common = _common(g.joins, other.joins)
-            leaving = [(x.joins[len(common) :], x.count) for x in (g, other)]
-            g.cta.gangs.remove(other)
-            g.joins = common
-            g.place(lo, hi, mask)
-            for joins, count in leaving:
-                self._leave(joins, count)
+            self.absorb(g, other)
+
+    def absorb(self, g: Gang, other: Gang) -> None:
+        """The lanes of another gang of the CTA, at the same instruction, become part of this one."""
+        lo, hi = min(other.lo, g.lo), max(other.hi, g.hi)
+        mask = np.zeros(hi - lo, np.bool_)
+        for x in (g, other):
+            mask[x.lo - lo : x.hi - lo] |= x.active()
+        common = _common(g.joins, other.joins)
+        leaving = [(x.joins[len(common) :], x.count) for x in (g, other)]
+        g.cta.gangs.remove(other)
+        g.joins = common
+        g.place(lo, hi, mask)
+        for joins, count in leaving:
+            self._leave(joins, count)
 
     # -- when nothing goes ------------------------------------------------------------------------------
 
@@ -666,7 +722,7 @@ class Machine:
                 return True
         for g in gangs:
             wait = g.wait
-            if wait is not None and not self._repeats(g) and wait.timeout():
+            if wait is not None and not self.repeats(g) and wait.timeout():
                 if wait.advance:
                     g.pc += 1
                 g.wait = None

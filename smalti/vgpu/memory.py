@@ -83,6 +83,15 @@ class Segment:
             v = self._views[width] = _units(self._storage, width)
         return v
 
+    def opaque(self, flags: bool = False) -> npt.NDArray[Any]:
+        """The bytes from offset 0 on as items of 16 bytes (offset / 16), or their flags: for whole-unit copies."""
+        found = self._views.get(-1 - flags)
+        if found is None:
+            storage: npt.NDArray[Any] | None = self.defined if flags else self.data
+            assert storage is not None
+            found = self._views[-1 - flags] = storage[: len(storage) // 16 * 16].view("V16")
+        return found
+
     def index(self, offsets: Offsets, width: int) -> Offsets:
         """Where in `view(width)` the units at these byte offsets are."""
         if self._lead:
@@ -130,6 +139,13 @@ class Segment:
             assert self._flags is not None
             v = self._flag_views[width] = _units(self._flags, width)
         return v
+
+    def discard(self, start: int, stop: int) -> None:
+        """Forget the values from `start` to `stop` - 1."""
+        if self._flags is None:
+            self._flags = np.ones(len(self._storage), np.bool_)
+            self.defined = self._flags[self._lead :]
+        self._flags[self._lead + start : self._lead + stop] = False
 
     def range_undefined(self, start: int, stop: int) -> bool:
         return self.defined is not None and not self.defined[start:stop].all()
@@ -301,9 +317,7 @@ class Memory:
             segment, offsets, _ = parts[0]
             self.checks.read(agent, segment, offsets, width, lanes, order)
             return segment.gather(offsets, width, item), segment.undefined_in(offsets, width, item)
-        item = item or width
-        shape = (len(addresses), width // item) if item < width else (len(addresses),)
-        out = np.zeros(shape, UNSIGNED[item])
+        out, shape = _results(len(addresses), width, item)
         undefined: Bools | None = None
         for segment, offsets, which in parts:
             lane = lanes[which] if lanes is not None and which is not None else lanes
@@ -360,9 +374,7 @@ class Memory:
         that is still taken is no progress. Errors: as store.
         """
         parts = self.resolve(agent, cta, space, addresses, width)
-        item = item or width
-        shape = (len(addresses), width // item) if item < width else (len(addresses),)
-        result = np.zeros(shape, UNSIGNED[item])
+        result, shape = _results(len(addresses), width, item)
         flags: Bools | None = None
         for segment, offsets, which in parts:
             if not segment.writable:
@@ -396,6 +408,14 @@ class Memory:
     def _refuse_undefined(self, agent: Agent, segment: Segment, offsets: Offsets, undefined: Bools) -> None:
         at = int(offsets[np.flatnonzero(undefined.reshape(len(offsets), -1).any(axis=1))[0]])
         raise error("SML0808", at=agent.loc, what=_describe(agent, segment, at), who=agent.who())
+
+
+def _results(n: int, width: int, item: int) -> tuple[npt.NDArray[Any], tuple[int, ...]]:
+    """Room for `n` units as `gather` gives them, and the shape of their flags."""
+    item = item or width
+    word = min(item, 8)
+    values = np.zeros((n, width // word) if word < width else n, UNSIGNED[word])
+    return values, ((n, width // item) if item < width else (n,))
 
 
 def _inside(segment: Segment, offsets: Offsets, width: int) -> bool:
@@ -437,6 +457,12 @@ class NoChecks:
     def read_units(self, agent: Any, segment: Segment, units: Offsets) -> None: ...
 
     def write_units(self, agent: Any, segment: Segment, units: Offsets) -> None: ...
+
+    def tensor(self, agent: Any, segment: Segment, cells: Offsets, writes: bool) -> None:
+        """Cells of tensor memory touched by an asynchronous tcgen05 operation."""
+
+    def tensor_freed(self, agent: Any, segment: Segment, start: int, columns: int) -> None:
+        """Columns of tensor memory are deallocated by a gang."""
 
     def fence(self, gang: Any) -> None:
         """`fence`/`membar` executed by a gang: earlier relaxed reads acquire, later relaxed writes release."""

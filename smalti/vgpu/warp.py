@@ -198,27 +198,7 @@ class Gang:
 
     def set_undefined(self, number: int, flags: Bools | None) -> None:
         """Say which lanes (of lo … hi−1) of a register just written are undefined; inactive lanes keep theirs."""
-        cta = self.cta
-        table = cta.undefined
-        row = table.get(number)
-        if row is None:
-            if flags is None or not flags.any():
-                return
-            row = table[number] = np.zeros(cta.threads_padded, np.bool_)
-            cta.undefined_bits |= 1 << number
-            if len(table) == 1:
-                cta.refresh()
-        part = row[self.lo : self.hi]
-        value = flags if flags is not None else np.False_
-        if self.mask is None:
-            part[...] = value
-        else:
-            np.copyto(part, value, where=self.mask)
-        if not row.any():
-            del table[number]
-            cta.undefined_bits &= ~(1 << number)
-            if not table:
-                cta.refresh()
+        self.cta.set_undefined(number, self.lo, self.hi, flags, self.mask)
 
     # -- as an agent ------------------------------------------------------------------------------------
 

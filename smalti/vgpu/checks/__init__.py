@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from smalti.errors import Loc, SmaltiError, error
-from smalti.vgpu.checks import exits, flags, races, registers
+from smalti.vgpu.checks import exits, flags, races, registers, tensor
 
 if TYPE_CHECKING:
     import numpy as np
@@ -26,14 +26,17 @@ if TYPE_CHECKING:
 
 @dataclass
 class Checks:
-    """All checks on. `collect`: gather reports (each place once) instead of raising the first."""
+    """All checks on. `collect`: gather reports (each place once) instead of raising the first; `strict`: also report
+    orders that every known chip keeps but no document promises."""
 
     collect: bool = False
+    strict: bool = False
     reports: list[SmaltiError] = field(default_factory=list)
 
     def attach(self, machine: Machine) -> None:
         self.machine = machine
         self.races = races.Races(self.report)
+        self.order = tensor.TensorOrder(self.report, self.strict)
         self.flags = flags.Flags()
         self._seen: set[Any] = set()
 
@@ -93,6 +96,12 @@ class Checks:
     def write_units(self, agent: Any, segment: Segment, units: Offsets) -> None:
         if races.tracked(segment):
             self.races.units(agent, segment, units, writes=True)
+
+    def tensor(self, agent: Any, segment: Segment, cells: Offsets, writes: bool) -> None:
+        self.order.touch(agent, segment, cells, writes)
+
+    def tensor_freed(self, agent: Any, segment: Segment, start: int, columns: int) -> None:
+        self.order.freed(agent, segment, start, columns)
 
     def fence(self, gang: Gang) -> None:
         self.flags.fence(gang)

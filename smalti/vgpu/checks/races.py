@@ -7,7 +7,7 @@ set of reads since; numbers stand for interned epochs, so that a whole tile is c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -143,18 +143,18 @@ class Races:
             last, reads = last.reshape(-1, width), reads.reshape(-1, width)
         me = self._epoch(actor, strong)
         before = last[index]
-        for n in _distinct(before):
+        for n in distinct(before):
             if n and n != me:
                 self._compare(actor, n, segment, index, width, before, writes, strong, "write")
         seen = reads[index]
         if writes:
-            for s in _distinct(seen):
+            for s in distinct(seen):
                 for n in self._sets[s]:
                     self._compare(actor, n, segment, index, width, seen, writes, strong, "read", of=s)
             last[index] = me
             reads[index] = 0
             return
-        sets = _distinct(seen)
+        sets = distinct(seen)
         if len(sets) == 1:
             reads[index] = self._extend(sets[0], me, actor)
         else:
@@ -168,7 +168,7 @@ class Races:
         key = (old, me)
         new = self._extended.get(key)
         if new is None:
-            kept = tuple(n for n in self._sets[old] if n != me and not _ordered(self._epochs[n], actor))  # type: ignore[arg-type]
+            kept = tuple(n for n in self._sets[old] if n != me and not self._forgotten(n, actor))
             members = (*kept, me)
             new = self._set_ids.get(members)
             if new is None:
@@ -176,6 +176,12 @@ class Races:
                 self._sets.append(members)
             self._extended[key] = new
         return new
+
+    def _forgotten(self, n: int, actor: Actor) -> bool:
+        """Whether epoch n is ordered before the actor's access."""
+        epoch = self._epochs[n]
+        assert epoch is not None
+        return _ordered(epoch, actor)
 
     def _compare(
         self, actor: Actor, n: int, segment: Segment, index: Any, width: int, found: Any, writes: bool,
@@ -212,7 +218,7 @@ def _place(index: Any, found: Any, n: int, width: int) -> int:
     return int(index[flat // width]) * width + flat % width
 
 
-def _distinct(numbers: Ids) -> Iterable[Any]:
+def distinct(numbers: Ids) -> Sequence[int]:
     """The distinct values, fast when there is but one."""
     if not numbers.size:
         return ()

@@ -23,7 +23,7 @@ def check(gang: Gang, step: Step, report: Callable[..., None]) -> None:
             continue
         for number in touched:
             op = warp.hazards.get(number)
-            if op is None:
+            if op is None or op.interlocked:
                 continue
             reads_result = number in op.results
             if reads_result or number in step.writes:

@@ -22,6 +22,8 @@ class AsyncOp:
 
     proxy = "async"
     engine = ""
+    results: frozenset[int] = frozenset()  # numbers of the registers that it will write
+    interlocked = False  # the hardware itself makes later instructions wait for these registers
 
     def __init__(self, cta: CTA, issuer: Warp, loc: Loc | None, what: str) -> None:
         self.cta, self.issuer, self._loc, self.what = cta, issuer, loc, what
