@@ -198,7 +198,8 @@ class Layout:
         shape = np.broadcast_shapes(*(value.shape for value in indices.values()))
         xored = np.zeros((len(self.outputs), *shape), np.int64)
         added = np.zeros_like(xored)
-        for name, index in indices.items():
+        for name, values in indices.items():
+            index = values.reshape((1,) * (len(shape) - values.ndim) + values.shape)
             weight = 1
             bits = np.zeros((len(self.outputs), *index.shape), np.int64)
             sums = np.zeros_like(bits)

@@ -119,6 +119,13 @@ def test_tile_then_swizzle(rows):
         assert mixed(row=row, byte=byte) == linear ^ (linear >> 7 & 7) << 4
 
 
+def test_indices_broadcast():
+    layout = Layout({"a": [(4, {"x": 1})], "b": [(3, {"y": 1})]}, ["x", "y"])
+    x, y = layout(a=np.arange(4)[:, None], b=[2, 0])
+    assert x.tolist() == [[0, 0], [1, 1], [2, 2], [3, 3]]
+    assert y.tolist() == [[2, 0]] * 4
+
+
 def test_outputs_pass_through():
     f = Layout({"i": [(4, {"x": 1}), (3, {"y": 1})]}, ["x", "y"])
     g = Layout({"x": [(4, {"z": 5})]}, ["z"])
