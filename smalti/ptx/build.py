@@ -39,6 +39,7 @@ from smalti.ptx.module import (
 Value: TypeAlias = "Operand | int | float | list[Value]"
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_KERNELS = _PACKAGE + "ops" + os.sep  # kernels of our own keep their own lines
 _STDLIB = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 
 
@@ -59,11 +60,11 @@ class Builder:
 
         Errors: SML0201 unknown opcode, SML0202 number or kind of operands, SML0203 type, SML0204 immediate.
         """
-        form = TABLE.form(opcode)
-        if form is None:
-            raise error("SML0201", opcode=opcode, like=check.nearest(opcode))
         call = opcode.split(".")[0] == "call"
         made = tuple(_operand(o, call) for o in operands)
+        form = TABLE.find(opcode, made)
+        if form is None:
+            raise error("SML0201", opcode=opcode, like=check.nearest(opcode))
         if isinstance(guard, Register):
             guard = Guard(guard)
         i = Instruction(opcode, made, guard, user_line())
@@ -147,13 +148,15 @@ def _operand(value: Value, call: bool) -> Operand:
 
 @functools.cache
 def _ours(file: str) -> bool:
+    if file.startswith(_KERNELS):
+        return False
     if file.startswith((_PACKAGE, "<frozen")):
         return True
     return file.startswith(_STDLIB) and "site-packages" not in file and "dist-packages" not in file
 
 
 def user_line() -> Loc | None:
-    """File and line of the innermost frame outside this package."""
+    """File and line of the innermost frame outside this package (its ready kernels count as outside)."""
     frame = sys._getframe(1)
     while frame is not None:
         if not _ours(frame.f_code.co_filename):

@@ -11,7 +11,7 @@ from typing import Any
 
 from smalti.errors import SmaltiError, error
 from smalti.ptx.isa import TABLE, Form, OperandSpec
-from smalti.ptx.isa.row import Need
+from smalti.ptx.isa.row import Need, holds
 from smalti.ptx.isa.types import fits
 from smalti.ptx.module import (
     Address,
@@ -44,7 +44,7 @@ def operand_problems(i: Instruction, form: Form) -> Iterator[SmaltiError]:
 
 def need_problems(i: Instruction, form: Form, target: str, version: tuple[int, int]) -> Iterator[SmaltiError]:
     """What of `i` the target or the PTX version lacks."""
-    for what, need in _needs(form):
+    for what, need in _needs(i, form):
         if target not in need.arch:
             have = nearest_targets(need.arch)
             yield error("SML0205", at=i.loc, opcode=i.opcode, what=what, target=target, have=have)
@@ -53,12 +53,19 @@ def need_problems(i: Instruction, form: Form, target: str, version: tuple[int, i
             yield error("SML0206", at=i.loc, opcode=i.opcode, what=what, needed=needed, version=given)
 
 
-def _needs(form: Form) -> Iterator[tuple[str, Need]]:
-    yield form.row.spelling.split(".")[0], form.row.need
+def _needs(i: Instruction, form: Form) -> Iterator[tuple[str, Need]]:
+    yield "the instruction", form.row.need
+    if form.row.operand_needs:
+        given = form.bind(i.operands) or {}
+        for name, need in form.row.operand_needs.items():
+            if name in given:
+                yield f"operand {name}", need
+    for rule, need in form.row.together_needs:
+        if holds(rule, form.mods):
+            yield " with ".join(f".{form.mods[slot]}" for slot in rule), need
     for token in form.mods.values():
-        need = form.row.token_needs.get(token)
-        if need is not None:
-            yield f".{token}", need
+        if token in form.row.token_needs:
+            yield f".{token}", form.row.token_needs[token]
 
 
 def nearest_targets(archs: frozenset[str]) -> str:
@@ -141,6 +148,8 @@ def _expected(form: Form, spec: OperandSpec, item: Operand) -> str:
     """What should stand in the place of `item`; "" if it is right."""
     type_ = form.type_of(spec)
     register = "a register" if type_ == "*" else f"a .{type_} register"
+    if type_ == "sink":
+        register = "the sink `_`"
     written = spec.role in ("out", "inout")
     if isinstance(item, Immediate):
         return register if written or spec.register_only else ""
@@ -149,7 +158,7 @@ def _expected(form: Form, spec: OperandSpec, item: Operand) -> str:
     if isinstance(item, Register):
         return "" if fits(item.type, type_, spec.wider) else register
     if isinstance(item, Sink):
-        return "" if spec.sink else register
+        return "" if spec.sink or type_ == "sink" else register
     if isinstance(item, Not):
         return "" if spec.negatable else f"{register}, not negated"
     if isinstance(item, Special | SymbolAddress | Variable | Function):

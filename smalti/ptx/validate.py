@@ -11,7 +11,7 @@ def validate(module: Module) -> None:
     """Raise the first broken rule of `module`: SML0202-SML0206."""
     for function in module.functions():
         for i in function.body.instructions() if function.body else ():
-            form = TABLE.form(i.opcode)
+            form = TABLE.find(i.opcode, i.operands)
             if form is not None:
                 for problem in check.need_problems(i, form, module.target, module.version):
                     raise problem

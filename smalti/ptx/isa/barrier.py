@@ -14,100 +14,43 @@ _MBAR_NEEDS = {
     "shared::cluster": _SM90,
     "cluster": _SM90,
     "expect_tx": _SM90,
-    "relaxed": _SM90,
-    "release": _SM90,
-    "acquire": _SM90,
+    "relaxed": Need(since("sm_90"), (8, 6)),
+    "release": Need(ptx=(8, 0)),
+    "acquire": Need(ptx=(8, 0)),
 }
 _SEM_SCOPE = ({"sem": ("relaxed", "release", "acquire"), "scope": ("",)}, {"sem": ("",), "scope": ("cta", "cluster")})
 _ARRIVE = {"sem": ("release", "relaxed"), "scope": ("cta", "cluster"), "space": _ANY_SHARED}
-_REMOTE = ({"space": ("shared::cluster",)},)
 
 _CTA = Need(ptx=(7, 8))
-_RED_OPS = ("and", "or")
+
+
+def _named(head: str, aligned: str, need: Need) -> list[Row]:
+    """The forms of `barrier` (any thread of a warp, unless .aligned) and of `bar` (always aligned)."""
+    return [
+        Row(
+            f"{head}.{name}",
+            f"{head}{{.cta}}.{spelling.replace('@', aligned)}",
+            operands,
+            {"op": ("and", "or")},
+            need,
+            {"cta": _CTA},
+            ranges={"a": range(16)},
+            collective="cta",
+            section="9.7.13.1",
+            executor=f"barrier.{name}",
+        )
+        for name, spelling, operands in (
+            ("sync", "sync@", "a:u32, b:u32?"),
+            ("arrive", "arrive@", "a:u32, b:u32"),
+            ("red.popc", "red.popc@.u32", "=d:u32, a:u32, b:u32?, c:pred!"),
+            ("red", "red.op@.pred", "=p:pred, a:u32, b:u32?, c:pred!"),
+        )
+    ]
+
 
 NAMED = [
-    Row(
-        "barrier.sync",
-        "barrier{.cta}.sync{.aligned}",
-        "a:u32, b:u32?",
-        section="9.7.13.1",
-        need=Need(ptx=(6, 0)),
-        token_needs={"cta": _CTA},
-        ranges={"a": range(16)},
-        collective="cta",
-    ),
-    Row(
-        "barrier.arrive",
-        "barrier{.cta}.arrive{.aligned}",
-        "a:u32, b:u32",
-        section="9.7.13.1",
-        need=Need(ptx=(6, 0)),
-        token_needs={"cta": _CTA},
-        ranges={"a": range(16)},
-        collective="cta",
-    ),
-    Row(
-        "barrier.red.popc",
-        "barrier{.cta}.red.popc{.aligned}.u32",
-        "=d:u32, a:u32, b:u32?, c:pred!",
-        section="9.7.13.1",
-        need=Need(ptx=(6, 0)),
-        token_needs={"cta": _CTA},
-        ranges={"a": range(16)},
-        collective="cta",
-    ),
-    Row(
-        "barrier.red",
-        "barrier{.cta}.red.op{.aligned}.pred",
-        "=p:pred, a:u32, b:u32?, c:pred!",
-        section="9.7.13.1",
-        slots={"op": _RED_OPS},
-        need=Need(ptx=(6, 0)),
-        token_needs={"cta": _CTA},
-        ranges={"a": range(16)},
-        collective="cta",
-    ),
-    Row(
-        "bar.sync",
-        "bar{.cta}.sync{.aligned}",
-        "a:u32, b:u32?",
-        section="9.7.13.1",
-        executor="barrier.sync",
-        token_needs={"cta": _CTA},
-        ranges={"a": range(16)},
-        collective="cta",
-    ),
-    Row(
-        "bar.arrive",
-        "bar{.cta}.arrive{.aligned}",
-        "a:u32, b:u32",
-        section="9.7.13.1",
-        executor="barrier.arrive",
-        token_needs={"cta": _CTA},
-        ranges={"a": range(16)},
-        collective="cta",
-    ),
-    Row(
-        "bar.red.popc",
-        "bar{.cta}.red.popc{.aligned}.u32",
-        "=d:u32, a:u32, b:u32?, c:pred!",
-        section="9.7.13.1",
-        executor="barrier.red.popc",
-        token_needs={"cta": _CTA},
-        ranges={"a": range(16)},
-        collective="cta",
-    ),
-    Row(
-        "bar.red",
-        "bar{.cta}.red.op{.aligned}.pred",
-        "=p:pred, a:u32, b:u32?, c:pred!",
-        section="9.7.13.1",
-        slots={"op": _RED_OPS},
-        executor="barrier.red",
-        token_needs={"cta": _CTA},
-        ranges={"a": range(16)},
-        collective="cta",
-    ),
+    *_named("barrier", "{.aligned}", Need(ptx=(6, 0))),
+    *_named("bar", "", Need()),
     Row("bar.warp.sync", "bar.warp.sync", "mask:b32", section="9.7.13.2", need=Need(ptx=(6, 0)), collective="warp"),
     Row(
         "barrier.cluster.arrive",
@@ -153,7 +96,7 @@ MBARRIER = [
         section="9.7.13.15.11",
         slots={**_ARRIVE, "sem": ("relaxed",)},
         need=_SM90,
-        token_needs=_MBAR_NEEDS,
+        token_needs={**_MBAR_NEEDS, "relaxed": _SM90},
         forbid=_SEM_SCOPE,
     ),
     Row(
@@ -163,34 +106,25 @@ MBARRIER = [
         section="9.7.13.15.12",
         slots={**_ARRIVE, "sem": ("relaxed",)},
         need=_SM90,
-        token_needs=_MBAR_NEEDS,
+        token_needs={**_MBAR_NEEDS, "relaxed": _SM90},
         forbid=_SEM_SCOPE,
     ),
     *(
         Row(
-            f"mbarrier.{verb}",
-            f"mbarrier.{verb}{{.sem}}{{.scope}}{{.space}}.b64",
-            "=state:b64~, [a]:space, count:u32?",
-            section=section,
-            slots=_ARRIVE,
-            need=_MBAR,
-            token_needs=_MBAR_NEEDS,
+            f"mbarrier.{verb}{tx}{remote}",
+            f"mbarrier.{verb}{tx}{{.sem}}{{.scope}}{'.space' if remote else '{.space}'}.b64",
+            f"{state}, [a]:space, {'tx:u32' if tx else 'count:u32?'}",
+            {"sem": ("release", "relaxed"), "scope": ("cta", "cluster"), "space": spaces},
+            _SM90 if tx or remote else _MBAR,
+            _MBAR_NEEDS,
+            {"count": _CLUSTER},
             forbid=_SEM_SCOPE,
+            section=section,
+            executor=f"mbarrier.{verb}{tx}",
         )
         for verb, section in (("arrive", "9.7.13.15.13"), ("arrive_drop", "9.7.13.15.14"))
-    ),
-    *(
-        Row(
-            f"mbarrier.{verb}.expect_tx",
-            f"mbarrier.{verb}.expect_tx{{.sem}}{{.scope}}{{.space}}.b64",
-            "=state:b64~, [a]:space, tx:u32",
-            section=section,
-            slots=_ARRIVE,
-            need=_SM90,
-            token_needs=_MBAR_NEEDS,
-            forbid=_SEM_SCOPE,
-        )
-        for verb, section in (("arrive", "9.7.13.15.13"), ("arrive_drop", "9.7.13.15.14"))
+        for tx in ("", ".expect_tx")
+        for remote, spaces, state in (("", _SHARED, "=state:b64~"), (".remote", ("shared::cluster",), "=state:sink"))
     ),
     *(
         Row(
@@ -322,14 +256,7 @@ FENCES = [
         need=Need(since("sm_70"), (7, 5)),
         executor="fence.proxy.alias",
     ),
-    Row(
-        "membar.proxy.async",
-        "membar.proxy.async{.space}",
-        section="9.7.13.4",
-        need=_SM90,
-        slots={"space": ("global", "shared::cta", "shared::cluster")},
-        executor="fence.proxy.async",
-    ),
+    Row("membar.proxy.async", "membar.proxy.async", section="9.7.13.4", need=_SM90, executor="fence.proxy.async"),
 ]
 
 ROWS = NAMED + MBARRIER + FENCES

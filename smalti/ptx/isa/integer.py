@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from smalti.ptx.isa.row import Need, Row, only, since
+from smalti.ptx.isa.row import Need, Row, since
 
 INT16_64 = ("u16", "u32", "u64", "s16", "s32", "s64")
 INT32_64 = ("u32", "u64", "s32", "s64")
 PACKED16 = ("u16x2", "s16x2")
-PACKED8 = ("u8x4", "s8x4")
 BITS = ("b16", "b32", "b64")
 COMPARE_INT = ("eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs")
-COMPARE_FLOAT = ["eq", "ne", "lt", "le", "gt", "ge", "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan"]
 BOOLEAN = ("and", "or", "xor")
 
 _PACKED16 = Need(since("sm_90"), (8, 0))
-_SM120 = only("sm_120f", "sm_120a", "sm_121f", "sm_121a")
-_PACKED8 = Need(_SM120, (9, 2))
 
 # Comparisons that exist only for unsigned (lo ls hi hs) or only for equality (bits).
 _BAD_COMPARE = (
@@ -25,12 +21,9 @@ _BAD_COMPARE = (
 
 
 _T = {"type": INT16_64}
-_MIN_MAX = {"type": INT16_64 + PACKED16 + PACKED8, "relu": ("relu",)}
-_MIN_MAX_NEEDS = {
-    **dict.fromkeys((*PACKED16, "relu"), _PACKED16),
-    **dict.fromkeys(PACKED8, _PACKED8),
-}
-_MIN_MAX_FORBID = ({"relu": ("relu",), "type": ("u16", "u32", "u64", "s16", "s64", "u16x2", *PACKED8)},)
+_MIN_MAX = {"type": INT16_64 + PACKED16}
+_MIN_MAX_NEEDS = dict.fromkeys((*PACKED16, "relu"), _PACKED16)
+_MIN_MAX_FORBID = ({"relu": ("relu",), "type": ("u16", "u32", "u64", "s16", "s64", "u16x2")},)
 _CARRY = {"type": INT32_64, "cc": ("cc",)}
 
 INTEGER = [
@@ -38,18 +31,18 @@ INTEGER = [
         "add.int",
         "add{.sat}.type",
         "=d:type, a:type, b:type",
+        {"type": INT16_64 + PACKED16},
+        token_needs=dict.fromkeys(PACKED16, _PACKED16),
+        forbid=({"sat": ("sat",), "type": tuple(t for t in INT16_64 + PACKED16 if t != "s32")},),
         section="9.7.1.1",
-        slots={"sat": ("sat",), "type": INT16_64 + PACKED16 + PACKED8},
-        forbid=({"sat": ("sat",), "type": ("s16", "u64", "s64", "u16")},),
-        token_needs={**dict.fromkeys(PACKED16, _PACKED16), **dict.fromkeys(PACKED8, _PACKED8)},
     ),
     Row(
         "sub.int",
         "sub{.sat}.type",
         "=d:type, a:type, b:type",
+        {"type": INT16_64},
+        forbid=({"sat": ("sat",), "type": tuple(t for t in INT16_64 if t != "s32")},),
         section="9.7.1.2",
-        slots={"sat": ("sat",), "type": INT16_64},
-        forbid=({"sat": ("sat",), "type": ("s16", "u64", "s64", "u16")},),
     ),
     Row("add.carry", "add.cc.type", "=d:type, a:type, b:type", section="9.7.2.1", slots={"type": INT32_64}),
     Row("addc", "addc{.cc}.type", "=d:type, a:type, b:type", section="9.7.2.2", slots=_CARRY),

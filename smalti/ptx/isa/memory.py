@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from smalti.ptx.isa.row import Need, Row, only, since
+from collections.abc import Mapping
+
+from smalti.ptx.isa.row import Need, Row, since
 
 TYPES = ("b8", "b16", "b32", "b64", "b128", "u8", "u16", "u32", "u64", "s8", "s16", "s32", "s64", "f32", "f64")
 SHARED = ("shared", "shared::cta", "shared::cluster")
@@ -16,6 +18,7 @@ SM90 = Need(since("sm_90"), (7, 8))
 _HINT = Need(since("sm_80"), (7, 4))
 _V8 = Need(since("sm_100"), (8, 8))
 _B128 = Need(since("sm_70"), (8, 3))
+_B128_SYS = (({"type": ("b128",), "scope": ("sys",)}, Need(since("sm_70"), (8, 4))),)
 
 _ACCESS_NEEDS = {
     **dict.fromkeys(("relaxed", "acquire", "release", "weak"), Need(since("sm_70"), (6, 0))),
@@ -25,25 +28,25 @@ _ACCESS_NEEDS = {
     **dict.fromkeys(L1, Need(since("sm_70"), (7, 4))),
     **dict.fromkeys(L2, Need(since("sm_100"), (8, 8))),
     **dict.fromkeys(PREFETCH, Need(since("sm_75"), (7, 4))),
+    "L2::256B": Need(since("sm_80"), (7, 4)),
     HINT: _HINT,
     "b128": _B128,
-    "v8": _V8,
 }
 _NO_GLOBAL = ("const", "local", "param", "param::entry", "param::func", *SHARED)
 _WIDE64 = ("b64", "u64", "s64", "f64")
-_NARROW = ("b8", "u8", "s8", "b16", "u16", "s16")
 
-# Sizes: 16 bytes at most, 32 bytes only as v8 of 32 bits or v4 of 64 bits in global memory.
-_VECTOR = (
-    {"type": ("b128",), "vec": ("v2", "v4", "v8")},
-    {"vec": ("v8",), "type": (*_WIDE64, *_NARROW)},
-    {"vec": ("v8",), "space": (*_NO_GLOBAL, "")},
-    {"vec": ("v4",), "type": _WIDE64, "space": (*_NO_GLOBAL, "")},
+# Sixteen bytes at most; `_WIDE` rows have the 32-byte accesses.
+_VECTOR = ({"type": ("b128",), "vec": ("v2", "v4")}, {"vec": ("v4",), "type": _WIDE64})
+_WIDE_TYPES = {"vec": ("v8", "v4"), "type": ("b32", "u32", "s32", "f32", *_WIDE64)}
+_WIDE = (
+    {"vec": ("v8",), "type": _WIDE64},
+    {"vec": ("v4",), "type": ("b32", "u32", "s32", "f32")},
 )
 _STRONG = (
     {"sem": ("relaxed", "acquire", "release"), "scope": ("",)},
     {"sem": ("", "weak", "volatile"), "scope": SCOPES},
     {"sem": ("relaxed", "acquire", "release", "volatile"), "cop": ("ca", "cg", "cs", "lu", "cv", "wb", "wt")},
+    {"sem": ("volatile",), "space": ("const", "param", "param::entry", "param::func")},
     {"sem": ("volatile",), "l1": L1},
     {"sem": ("volatile",), "l2": L2},
     {"sem": ("volatile",), HINT: (HINT,)},
@@ -57,89 +60,91 @@ _STRONG = (
     {"space": ("local", "param", "param::entry", "param::func", "const"), "type": ("b128",)},
 )
 
+_LD = {
+    "sem": ("weak", "volatile", "relaxed", "acquire"),
+    "scope": SCOPES,
+    "cop": ("ca", "cg", "cs", "lu", "cv"),
+    "l1": L1,
+    "prefetch": PREFETCH,
+}
+_ST = {
+    "sem": ("weak", "volatile", "relaxed", "release"),
+    "scope": SCOPES,
+    "cop": ("wb", "cg", "cs", "wt"),
+    "l1": L1,
+}
+_NARROW = {"vec": ("v2", "v4"), "type": TYPES}
+_LD_SPACES = {"space": ("const", "global", "local", "param", "param::entry", "param::func", *SHARED)}
+_ST_SPACES = {"space": ("global", "local", "param", "param::func", *SHARED)}
+_WIDE_SPACES = {"space": ("global",)}
+
+
+def _load(name: str, head: str, space: str, slots: Mapping[str, tuple[str, ...]], wide: bool, section: str) -> Row:
+    return Row(
+        name,
+        f"{head}{{.l1}}{'{.l2}' * wide}{{.{HINT}}}{{.prefetch}}{'.vec' if wide else '{.vec}'}.type",
+        f"{{=d*vec}}:type~>, [a]:{space}, policy:b64?{HINT}",
+        {**_LD, **({"l2": L2} if wide else {}), **slots},
+        _V8 if wide else Need(),
+        _ACCESS_NEEDS,
+        together_needs=_B128_SYS,
+        forbid=(*(_WIDE if wide else _VECTOR), *_STRONG),
+        section=section,
+        executor="ld",
+    )
+
+
+def _store(name: str, slots: Mapping[str, tuple[str, ...]], wide: bool) -> Row:
+    return Row(
+        name,
+        f"st{{.sem}}{{.scope}}{{.space}}{{.cop}}{{.l1}}{'{.l2}' * wide}{{.{HINT}}}{'.vec' if wide else '{.vec}'}.type",
+        f"[a]:space, {{b*vec}}:type>, policy:b64?{HINT}",
+        {**_ST, **({"l2": L2} if wide else {}), **slots},
+        _V8 if wide else Need(),
+        _ACCESS_NEEDS,
+        together_needs=_B128_SYS,
+        forbid=(*(_WIDE if wide else _VECTOR), *_STRONG),
+        section="9.7.9.11",
+        executor="st",
+    )
+
+
+_LD_HEAD = "ld{.sem}{.scope}{.space}{.cop}"
+_NC_HEAD = "ld.global{.cop}.nc"
+_NC = {"cop": ("ca", "cg", "cs")}
+
 LOADS = [
-    Row(
-        "ld",
-        f"ld{{.sem}}{{.scope}}{{.space}}{{.cop}}{{.l1}}{{.l2}}{{.{HINT}}}{{.prefetch}}{{.vec}}.type",
-        f"{{=d*vec}}:type~>, [a]:space, policy:b64?{HINT}",
-        section="9.7.9.8",
-        slots={
-            "sem": ("weak", "volatile", "relaxed", "acquire"),
-            "scope": SCOPES,
-            "space": ("const", "global", "local", "param", "param::entry", "param::func", *SHARED),
-            "cop": ("ca", "cg", "cs", "lu", "cv"),
-            "l1": L1,
-            "l2": L2,
-            "prefetch": PREFETCH,
-            "vec": ("v2", "v4", "v8"),
-            "type": TYPES,
-        },
-        token_needs=_ACCESS_NEEDS,
-        forbid=_VECTOR + _STRONG,
-    ),
+    _load("ld", _LD_HEAD, "space", {**_LD_SPACES, **_NARROW}, False, "9.7.9.8"),
+    _load("ld.wide", _LD_HEAD, "space", {**_WIDE_SPACES, **_WIDE_TYPES}, True, "9.7.9.8"),
+    _load("ld.nc", _NC_HEAD, "global", {**_NC, **_NARROW}, False, "9.7.9.9"),
+    _load("ld.nc.wide", _NC_HEAD, "global", {**_NC, **_WIDE_TYPES}, True, "9.7.9.9"),
     Row(
         "ld.mmio",
         "ld.mmio.relaxed.sys{.global}.type",
         "=d:type>, [a]:global",
+        {"type": TYPES},
+        Need(since("sm_70"), (8, 2)),
+        {"b128": Need(since("sm_70"), (8, 4))},
         section="9.7.9.8",
         executor="ld",
-        slots={"type": TYPES},
-        need=Need(since("sm_70"), (8, 2)),
-        token_needs={"b128": _B128},
-    ),
-    Row(
-        "ld.nc",
-        f"ld.global{{.cop}}.nc{{.l1}}{{.l2}}{{.{HINT}}}{{.prefetch}}{{.vec}}.type",
-        f"{{=d*vec}}:type~>, [a]:global, policy:b64?{HINT}",
-        section="9.7.9.9",
-        executor="ld",
-        slots={
-            "cop": ("ca", "cg", "cs"),
-            "l1": L1,
-            "l2": L2,
-            "prefetch": PREFETCH,
-            "vec": ("v2", "v4", "v8"),
-            "type": TYPES,
-        },
-        token_needs=_ACCESS_NEEDS,
-        forbid=(
-            {"type": ("b128",), "vec": ("v2", "v4", "v8")},
-            {"vec": ("v8",), "type": (*_WIDE64, *_NARROW)},
-            {"cop": ("ca", "cg", "cs"), "l1": L1},
-            {"cop": ("ca", "cg", "cs"), "l2": L2},
-        ),
     ),
     Row(
         "ldu",
         "ldu{.space}{.vec}.type",
         "{=d*vec}:type~>, [a]:space",
+        {"space": ("global",), **_NARROW},
+        token_needs={"b128": _B128},
+        forbid=_VECTOR,
         section="9.7.9.10",
         executor="ld",
-        slots={"space": ("global",), "vec": ("v2", "v4"), "type": TYPES},
-        token_needs={"b128": _B128},
-        forbid=({"type": ("b128",), "vec": ("v2", "v4")}, {"vec": ("v4",), "type": _WIDE64}),
     ),
 ]
 
+_MMIO = ({"mmio": ("mmio",), "scope": ("gpu",)},)
+
 STORES = [
-    Row(
-        "st",
-        f"st{{.sem}}{{.scope}}{{.space}}{{.cop}}{{.l1}}{{.l2}}{{.{HINT}}}{{.vec}}.type",
-        f"[a]:space, {{b*vec}}:type>, policy:b64?{HINT}",
-        section="9.7.9.11",
-        slots={
-            "sem": ("weak", "volatile", "relaxed", "release"),
-            "scope": SCOPES,
-            "space": ("global", "local", "param", "param::func", *SHARED),
-            "cop": ("wb", "cg", "cs", "wt"),
-            "l1": L1,
-            "l2": L2,
-            "vec": ("v2", "v4", "v8"),
-            "type": TYPES,
-        },
-        token_needs=_ACCESS_NEEDS,
-        forbid=_VECTOR + _STRONG,
-    ),
+    _store("st", {**_ST_SPACES, **_NARROW}, False),
+    _store("st.wide", {**_WIDE_SPACES, **_WIDE_TYPES}, True),
     Row(
         "st.mmio",
         "st.mmio.relaxed.sys{.global}.type",
@@ -148,7 +153,7 @@ STORES = [
         executor="st",
         slots={"type": TYPES},
         need=Need(since("sm_70"), (8, 2)),
-        token_needs={"b128": _B128},
+        token_needs={"b128": Need(since("sm_70"), (8, 4))},
     ),
     Row(
         "st.async",
@@ -167,11 +172,12 @@ STORES = [
     Row(
         "st.async.release",
         "st.async{.mmio}.release.scope{.global}.type",
-        "[a]:global, b:type>",
+        "[a]:global, b:type",
+        {"scope": ("gpu", "sys"), "type": tuple(t for t in TYPES if t != "b128")},
+        Need(since("sm_100"), (8, 7)),
+        forbid=_MMIO,
         section="9.7.9.12",
         asynchronous="tma",
-        slots={"scope": ("gpu", "sys"), "type": tuple(t for t in TYPES if t != "b128")},
-        need=Need(since("sm_100"), (8, 7)),
     ),
     Row(
         "st.bulk",
@@ -200,7 +206,7 @@ _HINT_GLOBAL = ({HINT: (HINT,), "space": SHARED},)
 # name, operations with an optional `.noftz`, types, need, extra token needs
 _SCALAR_ATOMICS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...], Need, dict[str, Need]], ...] = (
     ("logic", ".op", ("and", "or", "xor"), ("b32", "b64"), Need(), {}),
-    ("add", ".op", ("add",), ("u32", "u64", "s32", "s64", "f32", "f64"), Need(), {"f64": Need(since("sm_60"), (5, 0))}),
+    ("add", ".op", ("add",), ("u32", "u64", "s32", "f32", "f64"), Need(), {"f64": Need(since("sm_60"), (5, 0))}),
     ("inc", ".op", ("inc", "dec"), ("u32",), Need(), {}),
     ("minmax", ".op", ("min", "max"), ("u32", "u64", "s32", "s64"), Need(), {}),
     (
@@ -260,6 +266,7 @@ ATOMICS = [
         f"=d:type~, [a]:space, b:type, policy:b64?{HINT}",
         slots={**_ATOM_SLOTS, "type": ("b32", "b64", "b128")},
         token_needs={**_ATOM_NEEDS, "b128": Need(since("sm_90"), (8, 3))},
+        together_needs=_B128_SYS,
         forbid=_HINT_GLOBAL,
         section="9.7.13.5",
     ),
@@ -269,6 +276,7 @@ ATOMICS = [
         "=d:type~, [a]:space, b:type, c:type",
         slots={**_ATOM_SLOTS, "type": ("b16", "b32", "b64", "b128")},
         token_needs={**_ATOM_NEEDS, "b16": Need(since("sm_70"), (6, 3)), "b128": Need(since("sm_90"), (8, 3))},
+        together_needs=_B128_SYS,
         section="9.7.13.5",
     ),
     *(
@@ -293,18 +301,13 @@ ATOMICS = [
         "red.async.release",
         "red.async{.mmio}.release.scope{.global}.add.type",
         "[a]:global, b:type",
-        slots={"scope": ("gpu", "cluster", "sys"), "type": ("u32", "s32", "u64", "s64")},
-        need=Need(since("sm_100"), (8, 7)),
+        {"scope": ("gpu", "sys"), "type": ("u32", "s32", "u64", "s64")},
+        Need(since("sm_100"), (8, 7)),
+        forbid=_MMIO,
         section="9.7.13.7",
         asynchronous="tma",
     ),
 ]
-
-_MULTIMEM = Need(since("sm_90"), (8, 1))
-_FP8 = Need(
-    only("sm_100a", "sm_100f", "sm_103a", "sm_103f", "sm_110a", "sm_110f", "sm_120a", "sm_120f", "sm_121a", "sm_121f"),
-    (8, 6),
-)
 
 MOVES = [
     Row(
@@ -437,25 +440,5 @@ CACHE = [
     ),
     Row("createpolicy.cvt", "createpolicy.cvt.L2.b64", "=d:b64, a:b64", section="9.7.9.18", need=_HINT),
 ]
-
-_LDSEM = ("weak", "relaxed", "acquire")
-_MULTIMEM_SCOPE = (
-    {"sem": ("relaxed", "acquire", "release"), "scope": ("",)},
-    {"sem": ("", "weak"), "scope": SCOPES},
-)
-_MULTIMEM_FLOAT = (
-    "f16",
-    "f16x2",
-    "bf16",
-    "bf16x2",
-    "f32",
-    "f64",
-    "e5m2",
-    "e5m2x2",
-    "e5m2x4",
-    "e4m3",
-    "e4m3x2",
-    "e4m3x4",
-)
 
 ROWS = LOADS + STORES + ATOMICS + MOVES + CACHE

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Literal
 
-from smalti.ptx.module import Address, Label, Operand, Pair, Vector
+from smalti.ptx.module import Address, Label, Operand, Pair, Register, Vector
 
-_NUMBERS = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 103, 107, 110, 120, 121)
+_NUMBERS = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)
 # Every target: from 9.0 on there are `a` variants, from 10.0 on `f` (family) variants too.
 ARCHITECTURES = tuple(
     f"sm_{n}{suffix}" for n in _NUMBERS for suffix in (("",) if n < 90 else ("", "a") if n == 90 else ("", "f", "a"))
@@ -71,6 +71,7 @@ class OperandSpec:
 
 Scope = Literal["thread", "warp", "warpgroup", "cta", "cluster"]
 Mods = Mapping[str, str]
+Slots = dict[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,7 @@ class Row:
                 "~" may be the sink `_`, "!" may be negated, "$" must be a register, ">" may be larger than the type;
                 then "?" optional, "?name" there exactly when that modifier is chosen. ";" separates alternative lists.
     forbid      combinations of modifiers that do not exist: {"slot": ("token", ...)}; "" means absent.
+    *_needs     what single modifiers, optional operands, and modifiers together need beyond the row's own need.
     counts      sizes of vectors that follow from the modifiers.
     ranges      legal values of an immediate operand, by its name (also for role "in" when an immediate is given).
     collective  which threads must execute it together: thread (any), warp (.sync.aligned), warpgroup, cta, cluster.
@@ -97,6 +99,8 @@ class Row:
     slots: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     need: Need = Need()
     token_needs: Mapping[str, Need] = field(default_factory=dict)
+    operand_needs: Mapping[str, Need] = field(default_factory=dict)
+    together_needs: tuple[tuple[Mapping[str, tuple[str, ...]], Need], ...] = ()
     forbid: tuple[Mapping[str, tuple[str, ...]], ...] = ()
     counts: Mapping[str, Callable[[Mods], int]] = field(default_factory=dict)
     ranges: Mapping[str, Sequence[int]] = field(default_factory=dict)
@@ -128,7 +132,7 @@ class Row:
         return self.slots.get(part, (part,))
 
     def allows(self, mods: Mods) -> bool:
-        return not any(all(mods.get(slot, "") in tokens for slot, tokens in rule.items()) for rule in self.forbid)
+        return not any(holds(rule, mods) for rule in self.forbid)
 
     def match(self, tokens: tuple[str, ...]) -> dict[str, str] | None:
         """The modifiers of a spelling split at its dots, in the order of the row, or None."""
@@ -165,6 +169,11 @@ class Row:
             return None
 
         return go(1, 0, {0: tokens[0]}) if len(tokens) <= _LONGEST else None
+
+
+def holds(rule: Mapping[str, tuple[str, ...]], mods: Mods) -> bool:
+    """Whether each slot of the rule has one of its tokens; "" means that the slot is absent."""
+    return all(mods.get(slot, "") in tokens for slot, tokens in rule.items())
 
 
 _LONGEST = 24  # modifiers in one opcode; bounds the search on strangers' input
@@ -261,11 +270,14 @@ class Form:
 
     def pairs(self, operands: Sequence[Operand]) -> list[tuple[OperandSpec, Operand]] | None:
         """Each operand with its specification (a `d|p` gives two), or None if the number or kinds do not fit."""
-        for specs in self.lists():
-            found = self._pairs(specs, 0, operands, 0)
-            if found is not None:
+        fitting = [found for specs in self.lists() if (found := self._pairs(specs, 0, operands, 0)) is not None]
+        for found in fitting[:-1]:
+            if all(self._predicates_agree(spec, operand) for spec, operand in found):
                 return found
-        return None
+        return fitting[-1] if fitting else None
+
+    def _predicates_agree(self, spec: OperandSpec, operand: Operand) -> bool:
+        return not isinstance(operand, Register) or (operand.type == "pred") == (self.type_of(spec) == "pred")
 
     def bind(self, operands: Sequence[Operand]) -> dict[str, Operand] | None:
         """The operands by the names in the row; optional ones that are not there are absent."""
@@ -317,18 +329,29 @@ class Table:
         self._by_head: dict[str, list[Row]] = {}
         for r in rows:
             self._by_head.setdefault(r.parts[0][0], []).append(r)
-        self.form = lru_cache(maxsize=None)(self._form)
+        self.forms = lru_cache(maxsize=None)(self._forms)
 
-    def _form(self, opcode: str) -> Form | None:
-        """The form that `opcode` spells, or None if no row knows it."""
+    def _forms(self, opcode: str) -> tuple[Form, ...]:
         tokens = tuple(opcode.split("."))
         rows = self._by_head.get(tokens[0], ())
         for match in (Row.match, Row.match_any_order):
-            for r in rows:
-                mods = match(r, tokens)
-                if mods is not None:
-                    return Form(r, mods)
-        return None
+            found = [Form(r, mods) for r in rows if (mods := match(r, tokens)) is not None]
+            if found:
+                return tuple(found)
+        return ()
+
+    def form(self, opcode: str) -> Form | None:
+        """The form that `opcode` spells, or None if no row knows it; the first where several rows share it."""
+        found = self.forms(opcode)
+        return found[0] if found else None
+
+    def find(self, opcode: str, operands: Sequence[Operand]) -> Form | None:
+        """The form of an instruction: where several rows share the spelling, the one that its operands fit."""
+        found = self.forms(opcode)
+        for form in found[:-1]:
+            if form.pairs(operands) is not None:
+                return form
+        return found[-1] if found else None
 
     def row(self, name: str) -> Row:
         """The row of that name (KeyError if there is none)."""

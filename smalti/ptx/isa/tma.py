@@ -142,14 +142,9 @@ BULK = [
 ]
 
 _IM2COL = ("im2col", "im2col::w", "im2col::w::128")
-_W = {"im2col::w": Need(_FAMILY, (8, 6)), "im2col::w::128": Need(_FAMILY, (8, 6))}
-_TENSOR_NEEDS = {
-    "cta_group::1": _CTA_GROUP,
-    "cta_group::2": _CTA_GROUP,
-    "tile::gather4": Need(since("sm_100"), (8, 6)),
-    "tile::scatter4": _CTA_GROUP,
-    **_W,
-}
+_NEW_MODES = ("tile::gather4", "im2col::w", "im2col::w::128")
+_GROUPS = dict.fromkeys(("cta_group::1", "cta_group::2"), _CTA_GROUP)
+_TENSOR_NEEDS = {**_GROUPS, **dict.fromkeys((*_NEW_MODES, "tile::scatter4"), _CTA_GROUP)}
 _RANKS = (
     {"mode": ("im2col", "im2col_no_offs", *_IM2COL[1:]), "dim": ("1d", "2d")},
     {"mode": ("tile::gather4", "tile::scatter4"), "dim": ("1d", "3d", "4d", "5d")},
@@ -165,6 +160,7 @@ def _im2col_offsets(mods: object) -> int:
 
 
 def _tensor_load(name: str, target: str, multicast: bool, im2col: bool, need: Need) -> Row:
+    """A load into the own CTA (sm_100 on, any mode), or into the cluster (gather4 and im2col::w by family)."""
     cast = f"{{.{MULTICAST}}}" if multicast else ""
     mask = f"mask:u16?{MULTICAST}, " if multicast else ""
     mode = ".mode" if im2col else "{.mode}"
@@ -176,7 +172,9 @@ def _tensor_load(name: str, target: str, multicast: bool, im2col: bool, need: Ne
         section="9.7.9.27.1.2",
         slots={**_LOAD_SLOTS, "mode": _IM2COL} if im2col else _LOAD_SLOTS,
         need=need,
-        token_needs=_TENSOR_NEEDS,
+        token_needs=_TENSOR_NEEDS
+        if multicast
+        else _GROUPS | dict.fromkeys(_NEW_MODES, _SM100) | {"im2col::w::128": _CTA_GROUP},
         forbid=_RANKS,
         counts={"offsets": _im2col_offsets},
         asynchronous="tma",

@@ -73,7 +73,7 @@ def fits(register: str, operand: str, wider: bool = False) -> bool:
     """Whether a register may hold an operand of a type; `wider`: it may be larger (ld, st, cvt)."""
     if operand == "*":
         return True
-    if (register == "pred") != (operand == "pred"):
+    if operand == "sink" or (register == "pred") != (operand == "pred"):
         return False
     size, want = width(register), width(operand)
     if operand in _BITS_ONLY and register[0] != "b":

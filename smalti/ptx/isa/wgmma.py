@@ -7,6 +7,8 @@ from smalti.ptx.isa.row import Mods, Need, Row, only
 _NEED = Need(only("sm_90a"), (8, 0))
 _SPARSE = Need(only("sm_90a"), (8, 2))
 
+_MIXED = Need(only("sm_90a"), (8, 4))  # s8 times u8
+
 _N_FLOAT = tuple(range(8, 257, 8))
 _N_INTEGER = (8, 16, 24, *range(32, 257, 16))  # 9.7.15.2, Table 35
 
@@ -59,6 +61,7 @@ def _mma(name: str, sparse: bool) -> Row:
         f"wgmma.mma_async{sp}.sync.aligned.shape{saturate}.dtype.atype.btype",
         f"{d}, a:b64, {tail}{smem}; {d}, {{a*4}}:b32, {tail}{registers}",
         slots={"shape": _shapes(ns, 2 * k if sparse else k), "dtype": dtypes, "atype": atypes, "btype": btypes},
+        together_needs=tuple(({"atype": (a,), "btype": (b,)}, _MIXED) for a, b in (("s8", "u8"), ("u8", "s8"))),
         counts={"accumulator": accumulator_registers},
         ranges=ranges,
         need=_SPARSE if sparse else _NEED,
