@@ -30,7 +30,7 @@ from smalti.ptx.module import (
 )
 from smalti.vgpu.memory import CONST_WINDOW, LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW
 from smalti.vgpu.program import Program, Step
-from smalti.vgpu.warp import Gang, Wait
+from smalti.vgpu.warp import WARP, Gang, Wait
 
 if TYPE_CHECKING:
     from smalti.vgpu.machine import Machine
@@ -237,8 +237,20 @@ def _guarded(op: Operation, number: int, negated: bool) -> Operation:
             return None
         g.mask, g.count = (p if negated or mask is not None else p.copy()), active
         try:
-            return op(g)
+            result = op(g)
         finally:
             g.mask, g.count = mask, count
+        if isinstance(result, Wait):
+            let_go(g, p)
+        return result
 
     return run
+
+
+def let_go(g: Gang, executing: npt.NDArray[np.bool_]) -> None:
+    """A gang is about to wait, but only for the `executing` lanes (of lo … hi−1): warps without one go on."""
+    whole = executing.reshape(-1, WARP).any(axis=1).repeat(WARP)
+    rest = g.active() & ~whole
+    if rest.any():
+        g.cta.gangs.append(Gang(g.cta, g.lo, g.hi, rest, g.pc + 1, g.joins))
+        g.place(g.lo, g.hi, g.active() & whole)
