@@ -117,7 +117,7 @@ MBARRIER = [
             {"sem": ("release", "relaxed"), "scope": ("cta", "cluster"), "space": spaces},
             _SM90 if tx or remote else _MBAR,
             _MBAR_NEEDS,
-            {"count": _CLUSTER},
+            {} if tx else {"count": _CLUSTER},
             forbid=_SEM_SCOPE,
             section=section,
             executor=f"mbarrier.{verb}{tx}",
