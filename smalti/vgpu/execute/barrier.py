@@ -448,18 +448,26 @@ def _fence_init(context: Context, step: Step) -> Operation:
     return op
 
 
-@executor("fence.proxy")
-def _fence_proxy(context: Context, step: Step) -> Operation:
-    """`async` makes what is known visible to the async proxy; `alias` concerns no memory that is modelled."""
-    concerns_async = "async" in step.opcode
+@executor("fence.proxy.async")
+def _fence_async(context: Context, step: Step) -> Operation:
+    """What is known becomes visible to the async proxy; the async::generic forms also acquire or release."""
+    name = step.form.row.name
+    acquires, releases = name.endswith("acquire"), name.endswith("release")
 
     def op(g: Gang) -> Result:
-        if concerns_async:
-            for w in g.warps():
-                w.clock.fence_async()
+        if acquires or releases:
+            order.fence(g.warps(), acquires, releases)
+        for w in g.warps():
+            w.clock.fence_async()
         return None
 
     return op
+
+
+@executor("fence.proxy.alias")
+def _fence_alias(context: Context, step: Step) -> Operation:
+    """Memory has one address here: nothing to do."""
+    return lambda g: None
 
 
 @executor("fence.proxy.tensormap.release")
