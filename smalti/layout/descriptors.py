@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from smalti.errors import error
 from smalti.layout.instruction import InstructionDescriptor, decode_idesc, encode_idesc
 from smalti.layout.linear import Layout
-from smalti.layout.shared import SWIZZLES, swizzle_address
+from smalti.layout.swizzle import SWIZZLES, swizzle_address
 
 __all__ = [
     "InstructionDescriptor",
@@ -21,6 +21,7 @@ __all__ = [
     "check_operand",
     "decode_idesc",
     "decode_smem",
+    "describe",
     "encode_idesc",
     "encode_smem",
     "operand_addresses",
@@ -247,3 +248,63 @@ def operand_addresses(
         raise error("SML0417", arch=arch, swizzle=swizzle, base_offset=base_offset)
     pattern = _addresses(swizzle, base_offset, start % _PHASE, major, rows, k_bytes, element_bits, lbo, sbo)
     return pattern + start
+
+
+def describe(
+    layout: Layout,
+    *,
+    arch: str,
+    start: int,
+    swizzle: str,
+    major: str,
+    element_bits: int,
+    rows: int,
+    k_bytes: int,
+    row: int = 0,
+    column: int = 0,
+) -> SmemDescriptor:
+    """The descriptor that reads `rows` rows and `k_bytes` of K from (`row`, `column`) of any layout with indices
+    `row`, `column` (of K; bytes for elements below one) and output `offset` (bytes, before the swizzle).
+
+    Its offsets are read off the layout, and the addresses it gives are compared with the layout's.
+    Errors: SML0419 if no descriptor reads this part, SML0405 if it leaves the layout, as `encode_smem` besides.
+    """
+    encode_smem(arch, start, 0, 0, 0, swizzle)
+    base, lbo, sbo = _describe(layout, swizzle, major, element_bits, rows, k_bytes, row, column, start % _PHASE)
+    found = SmemDescriptor(arch, start + base, lbo, sbo, 0, swizzle)
+    encode_smem(*found)
+    return found
+
+
+@lru_cache(1024)
+def _describe(
+    layout: Layout, swizzle: str, major: str, bits: int, rows: int, k_bytes: int, row: int, column: int, phase: int
+) -> tuple[int, int, int]:
+    """Start relative to the layout's, LBO, SBO."""
+    span = SWIZZLES[swizzle].span
+    step = max(bits // 8, 1)
+    k = k_bytes // step
+    offsets = layout(row=row + np.arange(rows)[:, None], column=column + np.arange(k)[None, :])
+    base = int(offsets[0, 0])
+
+    def far(along: int, across: int) -> int:
+        """Distance to where the contiguous or the other index is, UNIT if that is not read."""
+        at = (across, along) if major == "K" else (along, across)
+        return int(offsets[at]) - base if at[0] < rows and at[1] < k else UNIT
+
+    stripe = far(span // step, 0)
+    atom = far(0, 4 if swizzle == "128B_atom32B" and major == "MN" else 8)
+    lbo, sbo = (atom, stripe) if swizzle == "none" and major == "MN" else (stripe, atom)
+    got = _try_addresses(swizzle, base + phase, lbo, sbo, major, rows, k_bytes, bits)
+    if got is None or not np.array_equal(got, swizzle_address(offsets + phase, swizzle)):
+        raise error("SML0419", rows=rows, k_bytes=k_bytes, row=row, column=column, swizzle=swizzle, layout=repr(layout))
+    return base, lbo, sbo
+
+
+def _try_addresses(
+    swizzle: str, start: int, lbo: int, sbo: int, major: str, rows: int, k_bytes: int, bits: int
+) -> Array | None:
+    if start % UNIT or lbo % UNIT or sbo % UNIT or min(start, lbo, sbo) < 0:
+        return None
+    descriptor = SmemDescriptor("", start, lbo, sbo, 0, swizzle)
+    return operand_addresses(descriptor, major=major, rows=rows, k_bytes=k_bytes, element_bits=bits)

@@ -1,86 +1,156 @@
-"""Shared memory: the swizzle modes as GF(2) maps on byte-address bits, and tiles in the canonical layouts that
-wgmma, tcgen05 and TMA agree on. Knows addresses and descriptor offsets, not descriptor bits (`descriptors`).
+"""Tiles in shared memory, stored as wgmma, tcgen05 and TMA agree: stripes of one swizzle span, every line of the
+tile in each. From a tile follow its layout, the TMA boxes that fill it, and the descriptor of any part of it.
+Knows no instructions; the swizzles themselves are in `swizzle`, descriptor bits in `descriptors`.
 """
 
 from __future__ import annotations
 
-from functools import cache
+from dataclasses import dataclass
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from smalti.errors import error
+from smalti.layout.descriptors import SmemDescriptor, check_operand, describe
 from smalti.layout.linear import Layout
+from smalti.layout.swizzle import SWIZZLES, Swizzle, swizzle, swizzle_address, swizzle_layout
+from smalti.numerics.formats import lookup
 
-__all__ = ["SWIZZLES", "Swizzle", "swizzle", "swizzle_address", "swizzle_layout"]
+__all__ = ["SWIZZLES", "Box", "SharedTile", "Swizzle", "swizzle", "swizzle_address", "swizzle_layout"]
 
-Array = NDArray[np.int64]
+MOST_BOX = 256  # elements of a TMA box in each dimension (PTX ISA 5.5, CUDA driver API cuTensorMapEncodeTiled)
+UNIT = 16  # bytes that all modes keep together
 
 
-class Swizzle(NamedTuple):
-    """Address bits [base, base + bits) are xor-ed with as many bits from 7 on, the number of the 128-byte line.
-
-    `span`: bytes after which a row of a tile goes on in the next stripe; `flip`: address bit 3 is xor-ed with bit
-    7, too; `arch`: first architecture (as a number); `operand`: an MMA descriptor can say it.
+class Box(NamedTuple):
+    """One TMA copy into a tile: `extent` elements (contiguous dimension first, as TMA counts), from coordinates
+    `at` relative to the tile, to byte `offset` of the tile. With `major` "K" the contiguous dimension is K.
     """
 
-    name: str
-    span: int
-    bits: int
-    base: int
-    flip: bool
-    arch: int
-    operand: bool
+    extent: tuple[int, int]
+    at: tuple[int, int]
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class SharedTile:
+    """`rows` (of M or N) x `columns` (of K) elements of format `dtype`, an operand of a tensor core or a result.
+
+    `major`: which of them is contiguous in memory, "K" or "MN". `padded`: 4- and 6-bit elements take a byte each,
+    as kinds f8f6f4 and mxf8f6f4 want them (16 elements, then padding, in 16 bytes). A line narrower than the
+    swizzle's span has the span as pitch (measured, E11). Start tiles at multiples of `alignment`.
+
+    Errors: SML0412 swizzle, SML0440 a line that is no whole number of spans, SML1001 format.
+    """
+
+    rows: int
+    columns: int
+    dtype: str
+    swizzle: str = "128B"
+    major: str = "K"
+    padded: bool = False
+
+    def __post_init__(self) -> None:
+        span = swizzle(self.swizzle).span
+        line = self._along * self.bits // 8
+        whole = line % UNIT == 0 and (line < span or line % span == 0) and self._along * self.bits % 8 == 0
+        if self.major not in ("K", "MN") or self.rows <= 0 or self.columns <= 0 or not whole:
+            raise error(
+                "SML0440",
+                rows=self.rows,
+                columns=self.columns,
+                dtype=self.dtype,
+                major=self.major,
+                swizzle=self.swizzle,
+                span=span,
+                line=line,
+            )
 
     @property
-    def period(self) -> int:
-        """Bytes after which the pattern repeats, and to which a tile's start should be aligned."""
-        return 128 << self.bits if self.bits else 128 if self.flip else 16
+    def bits(self) -> int:
+        """Bits of an element's container in shared memory."""
+        form = lookup(self.dtype)
+        return form.bits if form.bits in (1, 4, 6) and not self.padded else form.dtype.itemsize * 8
 
+    @property
+    def span(self) -> int:
+        """Bytes of a line in one stripe, and the pitch of lines."""
+        return SWIZZLES[self.swizzle].span
 
-# PTX ISA 5.5.7 and 9.7.16.10.6; the 16-byte-atom modes measured on H200 (E10, E11). The 8-byte flip is drawn in a
-# figure only: that it falls on odd lines is assumed. TMA's 96-byte mode (sm_103) is no map on address bits.
-SWIZZLES: dict[str, Swizzle] = {
-    mode.name: mode
-    for mode in (
-        Swizzle("none", 16, 0, 4, False, 90, True),
-        Swizzle("32B", 32, 1, 4, False, 90, True),
-        Swizzle("64B", 64, 2, 4, False, 90, True),
-        Swizzle("128B", 128, 3, 4, False, 90, True),
-        Swizzle("128B_atom32B", 128, 2, 5, False, 100, True),
-        Swizzle("128B_atom32B_flip8B", 128, 2, 5, True, 100, False),
-        Swizzle("128B_atom64B", 128, 1, 6, False, 100, False),
-    )
-}
+    @property
+    def alignment(self) -> int:
+        """Bytes: TMA wants 128 in every mode (measured, E11); the pattern repeats every 256, 512 or 1024."""
+        return max(SWIZZLES[self.swizzle].period, 128)
 
+    @property
+    def _along(self) -> int:
+        return self.columns if self.major == "K" else self.rows
 
-def swizzle(mode: str) -> Swizzle:
-    """The swizzle of that name. Errors: SML0412."""
-    if mode not in SWIZZLES:
-        raise error("SML0412", swizzle=mode, where="shared memory", known=list(SWIZZLES))
-    return SWIZZLES[mode]
+    @property
+    def _lines(self) -> int:
+        return self.rows if self.major == "K" else self.columns
 
+    @property
+    def _stripes(self) -> int:
+        return -(-self._along * self.bits // (8 * self.span))
 
-def swizzle_address(address: Array, mode: str, base_offset: int = 0) -> Array:
-    """Where the byte at linear address `address` (int64, absolute in the shared window) really lies.
+    @property
+    def size(self) -> int:
+        """Bytes of shared memory."""
+        return self._stripes * self._lines * self.span
 
-    `base_offset` moves the phase: line number minus base_offset (measured on H200, E10). Errors: SML0412.
-    """
-    how = swizzle(mode)
-    line = (address >> 7) - base_offset
-    swizzled = address ^ ((line & ((1 << how.bits) - 1)) << how.base)
-    return swizzled ^ ((line & 1) << 3) if how.flip else swizzled
+    @property
+    def layout(self) -> Layout:
+        """`row`, `column` -> `offset` in bytes before the swizzle. Elements below a byte: the contiguous index
+        counts bytes instead (packing belongs to the number format).
+        """
+        step = max(self.bits // 8, 1)
+        inside = min(self._along * self.bits // 8, self.span) // step
+        along = [(inside, {"offset": step}), (self._stripes, {"offset": self._lines * self.span})]
+        lines = [(self._lines, {"offset": self.span})]
+        row, column = (lines, along) if self.major == "K" else (along, lines)
+        return Layout({"row": row, "column": column}, ["offset"])
 
+    @property
+    def swizzled(self) -> Layout:
+        """The same after the swizzle, for a tile that starts at a multiple of `alignment`.
 
-@cache
-def swizzle_layout(mode: str, size: int = 1024) -> Layout:
-    """The same for base offset 0 as a layout from `offset` to `offset`, both below `size`, a power of two.
+        Errors: SML0403 if the number of lines is no multiple of what the swizzle's pattern holds.
+        """
+        period = SWIZZLES[self.swizzle].period
+        size = max(1 << (self.size - 1).bit_length(), period)
+        return self.layout.then(swizzle_layout(self.swizzle, size))
 
-    Errors: SML0412, SML0405.
-    """
-    how = swizzle(mode)
-    if size & (size - 1) or size < how.period:
-        raise error("SML0405", what="size of a swizzle layout", value=size, limit="a power of two >= the period")
-    units = np.array([1 << i for i in range(size.bit_length() - 1)], np.int64)
-    return Layout.linear({"offset": [{"offset": int(s)} for s in swizzle_address(units, how.name)]}, ["offset"])
+    def boxes(self) -> tuple[Box, ...]:
+        """The TMA boxes that fill the tile (or drain it), each one stripe wide and at most 256 lines tall."""
+        inside = min(self._along, self.span * 8 // self.bits)
+        found = []
+        for stripe in range(self._stripes):
+            for line in range(0, self._lines, MOST_BOX):
+                lines = min(MOST_BOX, self._lines - line)
+                offset = (stripe * self._lines + line) * self.span
+                found.append(Box((inside, lines), (stripe * inside, line), offset))
+        return tuple(found)
+
+    def descriptor(
+        self, arch: str, start: int, *, row: int = 0, column: int = 0, rows: int, columns: int
+    ) -> SmemDescriptor:
+        """The descriptor of the part of `rows` x `columns` elements at (`row`, `column`) as one operand of wgmma or
+        tcgen05 (`arch`), the tile lying at shared address `start`. A K step is a step of `column`.
+
+        For a dense instruction `columns` are 32 bytes of K; elements below a byte count as elements here, too.
+        Errors: SML0414 a combination that the tensor core lacks, SML0419 a part that is not one operand,
+        SML0410 to SML0418 as `encode_smem`.
+        """
+        check_operand("wgmma" if arch.startswith("sm_90") else "tcgen05", self.swizzle, self.major, self.bits)
+        packed = max(8 // self.bits, 1)
+        return describe(
+            self.layout,
+            arch=arch,
+            start=start,
+            swizzle=self.swizzle,
+            major=self.major,
+            element_bits=self.bits,
+            row=row,
+            column=column // packed,
+            rows=rows,
+            k_bytes=columns * self.bits // 8,
+        )
