@@ -4,6 +4,7 @@ Knows layouts only as values.
 
 from __future__ import annotations
 
+from colorsys import hls_to_rgb
 from html import escape
 from itertools import product
 from typing import NamedTuple
@@ -100,12 +101,16 @@ def svg(layout: Layout, rows: str = "", columns: str = "") -> str:
     for row, column in product(range(height), range(width)):
         shade = drawn.colour[row][column]
         # neighbouring numbers get distant hues: multiples of the golden angle
-        fill = "none" if shade < 0 else f"hsl({shade * 137 % 360} 70% 85%)"
+        fill = "none" if shade < 0 else _pastel(shade * 137 % 360)
         x, y = margin + column * across, (row + 2) * down
         parts.append(f'<rect x="{x}" y="{y}" width="{across}" height="{down}" fill="{fill}" stroke="#888"/>')
         if drawn.labels[row][column]:
             parts.append(_label(x + across / 2, y + down / 2, drawn.labels[row][column]))
     return "\n".join([*parts, "</svg>"])
+
+
+def _pastel(hue: int) -> str:
+    return "#" + "".join(f"{round(255 * part):02x}" for part in hls_to_rgb(hue / 360, 0.85, 0.7))
 
 
 def _label(x: float, y: float, words: str) -> str:
