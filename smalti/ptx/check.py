@@ -44,7 +44,7 @@ def operand_problems(i: Instruction, form: Form) -> Iterator[SmaltiError]:
 
 def need_problems(i: Instruction, form: Form, target: str, version: tuple[int, int]) -> Iterator[SmaltiError]:
     """What of `i` the target or the PTX version lacks."""
-    for what, need in _needs(i, form):
+    for what, need in needs(i, form):
         if target not in need.arch:
             have = nearest_targets(need.arch)
             yield error("SML0205", at=i.loc, opcode=i.opcode, what=what, target=target, have=have)
@@ -53,7 +53,8 @@ def need_problems(i: Instruction, form: Form, target: str, version: tuple[int, i
             yield error("SML0206", at=i.loc, opcode=i.opcode, what=what, needed=needed, version=given)
 
 
-def _needs(i: Instruction, form: Form) -> Iterator[tuple[str, Need]]:
+def needs(i: Instruction, form: Form) -> Iterator[tuple[str, Need]]:
+    """What an instruction needs of target and version, each with what it is for."""
     yield "the instruction", form.row.need
     if form.row.operand_needs:
         given = form.bind(i.operands) or {}

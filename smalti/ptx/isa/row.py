@@ -12,13 +12,10 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Literal
 
+from smalti.ptx.isa.targets import LOWEST_VERSION
 from smalti.ptx.module import Address, Label, Operand, Pair, Register, Vector
 
-_NUMBERS = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121)
-# Every target: from 9.0 on there are `a` variants, from 10.0 on `f` (family) variants too.
-ARCHITECTURES = tuple(
-    f"sm_{n}{suffix}" for n in _NUMBERS for suffix in (("",) if n < 90 else ("", "a") if n == 90 else ("", "f", "a"))
-)
+ARCHITECTURES = tuple(LOWEST_VERSION)
 
 
 def since(arch: str) -> frozenset[str]:
