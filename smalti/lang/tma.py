@@ -1,0 +1,159 @@
+"""TMA copies of tiles between global and shared memory: boxes, tensor maps, coordinates, completion.
+
+A tile takes one copy a stripe (a swizzle span of its contiguous axis) and at most 256 lines.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from smalti.errors import error
+from smalti.lang.barriers import MBarrier
+from smalti.lang.parameters import MapParameter
+from smalti.lang.shared import Shared
+from smalti.lang.threads import cluster_rank, elected, first_of_warpgroup
+from smalti.lang.trace import current
+
+if TYPE_CHECKING:
+    from smalti.lang.tensors import Tile
+
+__all__ = ["load", "store"]
+
+LONGEST = 256  # elements of a box along one dimension (PTX ISA 5.5; cuTensorMapEncodeTiled)
+
+
+def load(target: Shared, tile: Tile, barrier: MBarrier | None, share: int = 1) -> None:
+    """Issue the copies of `tile` into `target`. `share`: CTAs of the cluster that each load a part for all.
+
+    Errors: SML0330 shape, SML0303 dtype, SML0343 alignment, SML0345 axis, SML0335 no barrier.
+    """
+    trace = current()
+    _check(target, tile, "load")
+    slot = target.slot
+    if barrier is None:
+        if slot is None:
+            raise error("SML0335", tile=target.storage.name)
+        barrier = slot.full
+        slot.expect(target.bytes)
+        share = slot.share(target)
+    if not trace.region.threads.single:
+        raise error("SML0336", what="A TMA load", threads=trace.region.threads.describe())
+    parameter, lines = _map(target, tile, share)
+    map_ = trace.read(trace.parameters.map(trace, parameter))
+    address = target.address()
+    mask = (1 << share) - 1
+    for stripe, line in _boxes(target, lines, share):
+        at = stripe * target.geometry.stripe_bytes
+        first: Any = line
+        start: Any = address
+        if share > 1:
+            part = target.lines // share
+            first = cluster_rank() * part + line
+            start = address + cluster_rank() * (part * target.geometry.span)
+        at += line * target.geometry.span
+        coordinates = _coordinates(target, tile, stripe, first)
+        operands = [
+            trace.builder.address(trace.read(start), at),
+            trace.builder.tensor_address(map_, [trace.operand(c) for c in coordinates]),
+            barrier.raw,
+        ]
+        opcode = f"cp.async.bulk.tensor.{len(coordinates)}d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        if share > 1:
+            mask_register = trace.register("u16")
+            trace.emit("mov.u16", mask_register, mask)
+            trace.emit(f"{opcode}.multicast::cluster", *operands, mask_register)
+        else:
+            trace.emit(opcode, *operands)
+
+
+def store(tile: Tile, source: Shared) -> None:
+    """Issue the copies from `source` by one thread, as one bulk group."""
+    trace = current()
+    _check(source, tile, "store")
+    source.publish(tensor=True)
+    source.read_by_tma()
+    if trace.region.threads.single:
+        _issue_store(tile, source)
+    else:
+        with (
+            trace.open_if(first_of_warpgroup(), "when"),
+            trace.open_if(elected(), "one", trace.with_threads(single=True)),
+        ):
+            _issue_store(tile, source)
+    trace.note("store", f"TMA store of {tile.tensor.name} from {source.storage.name}, clipped, one thread")
+    _wait_at_end()
+
+
+def _issue_store(tile: Tile, source: Shared) -> None:
+    trace = current()
+    parameter, lines = _map(source, tile, 1)
+    map_ = trace.read(trace.parameters.map(trace, parameter))
+    address = trace.read(source.address())
+    for stripe, line in _boxes(source, lines, 1):
+        coordinates = _coordinates(source, tile, stripe, line)
+        trace.emit(
+            f"cp.async.bulk.tensor.{len(coordinates)}d.global.shared::cta.bulk_group",
+            trace.builder.tensor_address(map_, [trace.operand(c) for c in coordinates]),
+            trace.builder.address(address, stripe * source.geometry.stripe_bytes + line * source.geometry.span),
+        )
+    trace.emit("cp.async.bulk.commit_group")
+
+
+def _wait_at_end() -> None:
+    """The role that stores waits, before it ends, until its shared memory has been read."""
+    trace = current()
+    region = trace.role_region()
+    key = ("bulk wait", id(region))
+    if key not in trace.cached:
+        trace.cached[key] = True
+        region.at_exit.append(_wait_for_reads)
+
+
+def _wait_for_reads() -> None:
+    trace = current()
+    trace.emit("cp.async.bulk.wait_group", 0)
+    trace.note("wait", "for TMA stores, at the end")
+
+
+def _check(memory: Shared, tile: Tile, verb: str) -> None:
+    from smalti.lang.tensors import Tile
+
+    tensor = tile.tensor if isinstance(tile, Tile) else None
+    if tensor is None:
+        raise error("SML0334", what=verb, wanted="a tile of a tensor", given=type(tile).__name__)
+    if memory.shape != tile.shape:
+        raise error("SML0330", what="shared tile", have=memory.shape, wanted=tile.shape)
+    if memory.dtype is not tensor.dtype:
+        raise error("SML0303", op=verb, left=memory.dtype.name, right=tensor.dtype.name)
+    if not tensor.bulk:
+        raise error("SML0343", tensor=tensor.name, alignment=tensor.facts.alignment)
+    if (memory.axis == 1) != (tensor.axis == tensor.rank - 1):
+        raise error("SML0345", tensor=tensor.name, tile=memory.storage.name)
+
+
+def _map(memory: Shared, tile: Tile, share: int) -> tuple[MapParameter, int]:
+    """The tensor map of these copies, and the lines of one copy."""
+    tensor, g = tile.tensor, memory.geometry
+    lines = memory.lines // share
+    if lines > LONGEST:
+        lines = next(n for n in range(LONGEST, 0, -1) if lines % n == 0)
+    order = (tensor.axis, *(a for a in reversed(range(tensor.rank)) if a != tensor.axis))
+    box = (min(g.stripe, memory.extent), lines, *(1,) * (tensor.rank - 2))[: tensor.rank]
+    return MapParameter(tensor.name, tensor.dtype.map_type, order, box, g.swizzle), lines
+
+
+def _boxes(memory: Shared, lines: int, share: int) -> list[tuple[int, int]]:
+    """(stripe, first line) of each copy."""
+    stripes = max(memory.extent // memory.geometry.stripe, 1)
+    return [(s, n) for s in range(stripes) for n in range(0, memory.lines // share, lines)]
+
+
+def _coordinates(memory: Shared, tile: Tile, stripe: int, line: Any) -> list[Any]:
+    """Innermost first, elements."""
+    tensor = tile.tensor
+    inner = tile.origin[tensor.axis] + stripe * memory.geometry.stripe
+    if tensor.rank == 1:
+        return [inner]
+    other = tensor.rank - 1 if tensor.axis == tensor.rank - 2 else tensor.rank - 2
+    outer = [tile.origin[a] for a in reversed(range(tensor.rank)) if a not in (tensor.axis, other)]
+    return [inner, tile.origin[other] + line, *outer]
