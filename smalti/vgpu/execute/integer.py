@@ -1,0 +1,642 @@
+"""Integer arithmetic, bit fields, logic and integer comparisons (PTX 9.7.1, 9.7.2, 9.7.6, 9.7.8, 9.7.9.7)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from smalti.ptx.module import Immediate, Register, type_bits
+from smalti.vgpu.execute import SIGNED, UNSIGNED, Context, Operation, executor
+from smalti.vgpu.execute.bits import (
+    bit_length,
+    bit_reverse,
+    multiply_high,
+    permute,
+    popcount,
+    shift_left,
+    shift_right,
+)
+from smalti.vgpu.execute.lanes import (
+    destination,
+    direct,
+    general,
+    rows,
+    taint,
+    tainted,
+    write,
+)
+from smalti.vgpu.program import Step
+from smalti.vgpu.warp import Bools, Gang, Row
+
+Array = Any
+
+
+def _three(context: Context, step: Step, function: Callable[..., Array], wide: bool = False) -> Operation:
+    """d = function(a, b, c), all of the instruction's type (d and c of twice the width)."""
+    o, t = context.bind(step), step.form.get("type")
+    w = f"{t[0]}{2 * int(t[1:])}" if wide else t
+    return general(context, o["d"], w, function, [o["a"], o["b"], o["c"]], [t, t, w])
+
+
+# -- packed types ------------------------------------------------------------------------------------------
+
+
+def packed_dtype(type_: str) -> Any:
+    """The element dtype of u16x2, s16x2; None for a type that is not packed."""
+    if "x" not in type_:
+        return None
+    head = type_.split("x")[0]
+    return (SIGNED if head[0] == "s" else UNSIGNED)[int(head[1:])]
+
+
+def _packed(function: Callable[..., Array], type_: str) -> Callable[..., Array]:
+    """The function applied to the elements of packed registers."""
+    dtype = packed_dtype(type_)
+
+    def apply(*operands: Array) -> Array:
+        parts = [np.atleast_1d(np.ascontiguousarray(x)).view(dtype) for x in operands]
+        return function(*parts).view(np.uint32)
+
+    return apply
+
+
+# -- add, sub, carries -------------------------------------------------------------------------------------
+
+
+def _saturating(function: Callable[..., Array]) -> Callable[..., Array]:
+    def apply(a: Array, b: Array) -> Array:
+        exact = function(a.astype(np.int64), b.astype(np.int64))
+        return np.clip(exact, -(1 << 31), (1 << 31) - 1).astype(np.int32)
+
+    return apply
+
+
+@executor("add.int", "sub.int")
+def add(context: Context, step: Step) -> Operation:
+    o, t = context.bind(step), step.form.get("type")
+    function = np.add if step.opcode.startswith("add") else np.subtract
+    operands = [o["a"], o["b"]]
+    if packed_dtype(t) is not None:
+        return general(context, o["d"], "b32", _packed(function, t), operands, ["b32"] * 2)
+    if "sat" in step.form:
+        return general(context, o["d"], t, _saturating(function), operands, [t, t])
+    unsigned = "u" + t[1:]
+    return direct(context, o["d"], unsigned, function, operands, unsigned)
+
+
+def _carry(context: Context, step: Step) -> int:
+    """The number of the carry flag, which the instruction reads or writes although it does not say so."""
+    n = context.scratch("carry", 1)
+    if step.opcode.startswith(("addc", "subc", "madc")):
+        step.reads |= {n}
+    if "cc" in step.opcode.split("."):
+        step.writes |= {n}
+    return n
+
+
+def _carrying(context: Context, step: Step, add_it: bool, left: Callable[[Gang], tuple[Row, Row]]) -> Operation:
+    """d = x ± y ± carry, where `left` gives x and y as unsigned rows; the flag after a subtraction is the borrow."""
+    flag, d = _carry(context, step), destination(context, context.bind(step)["d"])
+    takes, gives = flag in step.reads, flag in step.writes
+
+    def run(g: Gang) -> None:
+        x, y = left(g)
+        carry = g.bank.u[flag] if takes else np.False_
+        if add_it:
+            first = x + y
+            total = first + carry
+            out = (first < x) | (total < first)
+        else:
+            first = x - y
+            total = first - carry
+            out = (x < y) | (first < carry)
+        if d is not None:
+            write(g, 0, d, total)
+        if gives:
+            write(g, 0, flag, out)
+
+    return run
+
+
+@executor("add.carry", "addc", "sub.carry", "subc")
+def add_with_carry(context: Context, step: Step) -> Operation:
+    o, bits = context.bind(step), type_bits(step.form.get("type"))
+    sources = [context.source(o[k], f"u{bits}") for k in "ab"]
+
+    def left(g: Gang) -> tuple[Row, Row]:
+        x, y = rows(g, sources)
+        return x, y
+
+    return _carrying(context, step, step.opcode.startswith("add"), left)
+
+
+@executor("mad.carry", "madc")
+def mad_with_carry(context: Context, step: Step) -> Operation:
+    o, t = context.bind(step), step.form.get("type")
+    unsigned = "u" + t[1:]
+    a, b = (context.source(o[k], t) for k in "ab")
+    c = context.source(o["c"], unsigned)
+    high = step.form.get("half") == "hi"
+
+    def left(g: Gang) -> tuple[Row, Row]:
+        x, y, z = rows(g, [a, b, c])
+        product = multiply_high(x, y) if high else x * y
+        return product.view(z.dtype), z
+
+    return _carrying(context, step, True, left)
+
+
+# -- multiplication ----------------------------------------------------------------------------------------
+
+
+def _product(step: Step) -> Callable[[Array, Array], Array]:
+    """The half of the product that the instruction takes."""
+    return multiply_high if step.form.get("half") == "hi" else np.multiply
+
+
+@executor("mul.int")
+def mul(context: Context, step: Step) -> Operation:
+    o, t = context.bind(step), step.form.get("type")
+    if step.form.get("half") == "lo":
+        unsigned = "u" + t[1:]
+        return direct(context, o["d"], unsigned, np.multiply, [o["a"], o["b"]], unsigned)
+    return general(context, o["d"], t, multiply_high, [o["a"], o["b"]], [t, t])
+
+
+def _widened(dtype: Any) -> Any:
+    return (SIGNED if np.issubdtype(dtype, np.signedinteger) else UNSIGNED)[16 * np.dtype(dtype).itemsize]
+
+
+@executor("mul.wide")
+def mul_wide(context: Context, step: Step) -> Operation:
+    o, t = context.bind(step), step.form.get("type")
+    wide = f"{t[0]}{2 * int(t[1:])}"
+    return general(
+        context, o["d"], wide, lambda a, b: np.multiply(a, b, dtype=_widened(a.dtype)), [o["a"], o["b"]], [t, t]
+    )
+
+
+@executor("mad.int")
+def mad(context: Context, step: Step) -> Operation:
+    product = _product(step)
+    return _three(context, step, lambda a, b, c: product(a, b) + c)
+
+
+@executor("mad.wide")
+def mad_wide(context: Context, step: Step) -> Operation:
+    return _three(context, step, lambda a, b, c: np.multiply(a, b, dtype=_widened(a.dtype)) + c, wide=True)
+
+
+@executor("mad.sat")
+def mad_sat(context: Context, step: Step) -> Operation:
+    def function(a: Array, b: Array, c: Array) -> Array:
+        return _saturating(np.add)(multiply_high(a, b), c)
+
+    o = context.bind(step)
+    return general(context, o["d"], "s32", function, [o["a"], o["b"], o["c"]], ["s32"] * 3)
+
+
+def _multiply24(a: Array, b: Array, high: bool, dtype: Any) -> Array:
+    """A half of the 48-bit product of 24-bit values: bits 0-31, or 16-47."""
+
+    def cut(x: Array) -> Array:
+        y = x.astype(np.int64) & 0xFFFFFF
+        return np.where(y >> 23, y - (1 << 24), y) if np.dtype(dtype).kind == "i" else y
+
+    product = cut(a) * cut(b)
+    return ((product >> 16 if high else product) & 0xFFFFFFFF).astype(np.uint32).view(dtype)
+
+
+@executor("mul24", "mad24", "mad24.sat")
+def mul24(context: Context, step: Step) -> Operation:
+    o, t = context.bind(step), step.form.get("type") or "s32"
+    high, saturate = ".hi" in step.opcode, "sat" in step.opcode
+    dtype = SIGNED[32] if t == "s32" else UNSIGNED[32]
+
+    def function(a: Array, b: Array, *c: Array) -> Array:
+        product = _multiply24(a, b, high, dtype)
+        if not c:
+            return product
+        return _saturating(np.add)(product, c[0]) if saturate else product + c[0]
+
+    operands = [o[k] for k in "abc" if k in o]
+    return general(context, o["d"], t, function, operands, [t] * len(operands))
+
+
+@executor("sad")
+def sad(context: Context, step: Step) -> Operation:
+    return _three(context, step, lambda a, b, c: c + (np.maximum(a, b) - np.minimum(a, b)))
+
+
+@executor("dp4a", "dp2a")
+def dot_product(context: Context, step: Step) -> Operation:
+    o, form = context.bind(step), step.form
+    types = [np.int8 if form.get(k) == "s32" else np.uint8 for k in ("atype", "btype")]
+    a_dtype = types[0] if step.opcode.startswith("dp4a") else SIGNED[16] if types[0] is np.int8 else UNSIGNED[16]
+    first = {"": slice(None), "lo": slice(0, 2), "hi": slice(2, 4)}[form.get("half")]
+    sources = [context.source(o[k], "u32") for k in "abc"]
+    d = context.number(o["d"])
+
+    def run(g: Gang) -> None:
+        a, b, c = rows(g, sources)
+        left = a.view(a_dtype).reshape(g.width, -1).astype(np.int64)
+        right = b.view(types[1]).reshape(g.width, 4)[:, first].astype(np.int64)
+        write(g, 0, d, ((left * right).sum(axis=1) + c.astype(np.int64)).astype(np.uint32))
+
+    return run
+
+
+# -- division ----------------------------------------------------------------------------------------------
+
+
+def divide(a: Array, b: Array) -> Array:
+    """Quotient toward zero; all ones where b is 0."""
+    if a.dtype.kind == "u":
+        quotient = np.floor_divide(a, b)
+    else:  # the most negative value by -1 wraps
+        quotient = np.floor_divide(a - np.fmod(a, b), b)
+    return np.where(b == 0, np.asarray(-1, np.int64).astype(a.dtype), quotient)
+
+
+@executor("div.int", "rem", undefined=True)
+def div(context: Context, step: Step) -> Operation:
+    """PTX leaves the result of a division by zero open, so it is undefined here (its bits are all ones, or a)."""
+    o, t = context.bind(step), step.form.get("type")
+    function = divide if step.opcode.startswith("div") else (lambda a, b: np.where(b == 0, a, np.fmod(a, b)))
+    fast = general(context, o["d"], t, function, [o["a"], o["b"]], [t, t])
+    d, divisor = context.number(o["d"]), context.source(o["b"], t)
+
+    def run(g: Gang) -> None:
+        zero = np.equal(divisor(g), 0)
+        flags = taint(g, step) if g.slow else None
+        if np.count_nonzero(zero):
+            zero = np.broadcast_to(zero, g.width)
+            flags = zero if flags is None else flags | zero
+        fast(g)
+        if g.slow or flags is not None:
+            g.set_undefined(d, flags)
+
+    return run
+
+
+# -- sign, minimum, maximum --------------------------------------------------------------------------------
+
+
+@executor("abs.int", "neg.int")
+def absolute(context: Context, step: Step) -> Operation:
+    o, t = context.bind(step), step.form.get("type")
+    return direct(context, o["d"], t, np.abs if step.opcode.startswith("abs") else np.negative, [o["a"]], t)
+
+
+@executor("min.int", "max.int")
+def extreme(context: Context, step: Step) -> Operation:
+    o, t = context.bind(step), step.form.get("type")
+    ufunc = np.minimum if step.opcode.startswith("min") else np.maximum
+    operands = [o["a"], o["b"]]
+    function: Callable[..., Array] = ufunc
+    if "relu" in step.form:
+
+        def function(a: Array, b: Array) -> Array:
+            return np.maximum(ufunc(a, b), a.dtype.type(0))
+
+    if packed_dtype(t) is not None:
+        return general(context, o["d"], "b32", _packed(function, t), operands, ["b32"] * 2)
+    if "relu" in step.form:
+        return general(context, o["d"], t, function, operands, [t, t])
+    return direct(context, o["d"], t, ufunc, operands, t)
+
+
+# -- counting and finding bits -----------------------------------------------------------------------------
+
+
+@executor("popc", "clz", "bfind", "brev")
+def count(context: Context, step: Step) -> Operation:
+    o, t = context.bind(step), step.form.get("type")
+    bits = type_bits(t)
+    name = step.form.row.name
+
+    def find(a: Array) -> Array:
+        magnitude = np.where(a < 0, ~a, a) if a.dtype.kind == "i" else a
+        length = bit_length(magnitude.view(UNSIGNED[bits]))
+        at = bits - length if "shiftamt" in step.form else length - 1
+        return np.where(length == 0, 0xFFFFFFFF, at).astype(np.uint32)
+
+    functions: dict[str, Callable[[Array], Array]] = {
+        "popc": popcount, "clz": lambda a: bits - bit_length(a), "bfind": find, "brev": bit_reverse,
+    }  # fmt: skip
+    return general(context, o["d"], t if name == "brev" else "u32", functions[name], [o["a"]], [t])
+
+
+@executor("fns")
+def find_nth_set(context: Context, step: Step) -> Operation:
+    def one(mask: int, base: int, offset: int) -> int:
+        if offset == 0:
+            return base if base < 32 and mask >> base & 1 else 0xFFFFFFFF
+        places = range(base, 32) if offset > 0 else range(min(base, 31), -1, -1)
+        found = [p for p in places if mask >> p & 1]
+        return found[abs(offset) - 1] if abs(offset) <= len(found) else 0xFFFFFFFF
+
+    def function(mask: Array, base: Array, offset: Array) -> Array:
+        return np.array([one(*map(int, x)) for x in np.broadcast(mask, base, offset)], np.uint32)
+
+    o = context.bind(step)
+    operands = [o["mask"], o["base"], o["offset"]]
+    return general(context, o["d"], "b32", function, operands, ["u32", "u32", "s32"])
+
+
+# -- bit fields --------------------------------------------------------------------------------------------
+
+
+def _low_ones(count: Array, dtype: Any) -> Array:
+    """Words with the low `count` bits set."""
+    return ~shift_left(np.asarray(-1, np.int64).astype(dtype), count)
+
+
+@executor("bfe")
+def extract(context: Context, step: Step) -> Operation:
+    t = step.form.get("type")
+    bits, signed = type_bits(t), t[0] == "s"
+
+    def function(a: Array, b: Array, c: Array) -> Array:
+        start, length = np.bitwise_and(b, 0xFF), np.bitwise_and(c, 0xFF)
+        field = shift_right(a, start) & _low_ones(np.minimum(length, np.uint32(bits)), a.dtype)
+        if not signed:
+            return field
+        at = np.minimum(start + length - (length != 0), bits - 1)
+        sign = (shift_right(a, at) & a.dtype.type(1)).astype(np.bool_) & (length != 0)
+        inside = np.minimum(length, np.where(start < bits, bits - start, 0))
+        return np.where(sign, field | ~_low_ones(inside, a.dtype), field)
+
+    o = context.bind(step)
+    return general(context, o["d"], f"u{bits}", function, [o["a"], o["b"], o["c"]], [f"u{bits}", "u32", "u32"])
+
+
+@executor("bfi")
+def insert(context: Context, step: Step) -> Operation:
+    t = step.form.get("type")
+
+    def function(a: Array, b: Array, c: Array, d: Array) -> Array:
+        start, length = np.bitwise_and(c, 0xFF), np.bitwise_and(d, 0xFF)
+        field = shift_left(_low_ones(length, a.dtype), start)
+        return (b & ~field) | (shift_left(a, start) & field)
+
+    o = context.bind(step)
+    return general(context, o["f"], t, function, [o["a"], o["b"], o["c"], o["d"]], [t, t, "u32", "u32"])
+
+
+@executor("szext")
+def extend(context: Context, step: Step) -> Operation:
+    clamp, t = step.form.get("mode") == "clamp", step.form.get("type")
+
+    def function(a: Array, n: Array) -> Array:
+        size = np.where(np.bool_(clamp) & (n >= 32), 32, n & np.uint32(31))
+        mask = _low_ones(size, np.uint32)
+        sign = shift_right(a, np.maximum(size, 1) - 1).astype(np.uint32) & np.uint32(1)
+        negative = sign.astype(np.bool_) & (size > 0) & (size < 32) & np.bool_(t == "s32")
+        return np.where(negative, a | ~mask, a & mask)
+
+    o = context.bind(step)
+    return general(context, o["d"], "u32", function, [o["a"], o["b"]], ["u32", "u32"])
+
+
+@executor("bmsk")
+def bit_mask(context: Context, step: Step) -> Operation:
+    clamp = step.form.get("mode") == "clamp"
+
+    def function(start: Array, width: Array) -> Array:
+        first = start if clamp else start & np.uint32(31)
+        length = width if clamp else width & np.uint32(31)
+        ones = _low_ones(np.minimum(length, np.uint32(32)), np.uint32)
+        return shift_left(ones, first)
+
+    o = context.bind(step)
+    return general(context, o["d"], "u32", function, [o["a"], o["b"]], ["u32", "u32"])
+
+
+# -- logic -------------------------------------------------------------------------------------------------
+
+_LOGIC = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}
+
+
+@executor("and", "or", "xor", undefined=True)
+def logic(context: Context, step: Step) -> Operation:
+    """A defined zero makes `and` defined, defined ones make `or` defined, whatever the other operand is."""
+    o, t = context.bind(step), step.form.get("type")
+    name = step.form.row.name
+    fast = direct(context, o["d"], t, _LOGIC[name], [o["a"], o["b"]], t)
+    sources = [context.source(o[k], t) for k in "ab"]
+    registers = [context.number(o[k]) if isinstance(o[k], Register) else None for k in "ab"]
+
+    def flags(g: Gang) -> Bools | None:
+        parts = [g.undefined(n) if n is not None else None for n in registers]
+        if parts[0] is None and parts[1] is None:
+            return None
+        none = np.zeros(g.width, np.bool_)
+        bad = [none if p is None else p for p in parts]
+        result: Bools = bad[0] | bad[1]
+        if name != "xor":
+            for k in (0, 1):
+                value = sources[k](g)
+                result = result & ~(~bad[k] & ((value if name == "and" else ~value) == 0))
+        return result
+
+    return tainted(fast, context.number(o["d"]), flags)
+
+
+@executor("not", "cnot")
+def invert(context: Context, step: Step) -> Operation:
+    o, t = context.bind(step), step.form.get("type")
+    if step.form.row.name == "not":
+        return direct(context, o["d"], t, np.invert, [o["a"]], t)
+    return general(context, o["d"], t, lambda a: np.equal(a, 0), [o["a"]], [t])
+
+
+def lookup(table: int, a: Array, b: Array, c: Array) -> Array:
+    """The bitwise function of three words whose value for bits a, b, c is bit 4a + 2b + c of `table`."""
+    result = np.zeros(np.broadcast(a, b, c).shape, np.uint32)
+    for i in range(8):
+        if table >> i & 1:
+            result |= (a if i & 4 else ~a) & (b if i & 2 else ~b) & (c if i & 1 else ~c)
+    return result
+
+
+@executor("lop3", "lop3.pred")
+def logic3(context: Context, step: Step) -> Operation:
+    o = context.bind(step)
+    assert isinstance(o["lut"], Immediate)
+    table = o["lut"].value
+    sources = [context.source(o[k], "u32") for k in "abc"]
+    d = destination(context, o["d"])
+    p = destination(context, o["p"]) if "p" in o else None
+    combine = _LOGIC[step.form.get("bool") or "or"]
+    q = context.source(o["q"], "pred") if "q" in o else None
+
+    def run(g: Gang) -> None:
+        value = lookup(table, *(s(g) for s in sources))
+        predicate = combine(value != 0, q(g)) if q is not None else None
+        if d is not None:
+            write(g, 0, d, value)
+        if p is not None:
+            write(g, 0, p, predicate)
+
+    return run
+
+
+# -- shifts and permutation --------------------------------------------------------------------------------
+
+
+@executor("shl", "shr")
+def shift(context: Context, step: Step) -> Operation:
+    o, t = context.bind(step), step.form.get("type")
+    bits, left = type_bits(t), step.opcode.startswith("shl")
+    kind = f"s{bits}" if t[0] == "s" else f"u{bits}"
+    amount = o["b"]
+    if isinstance(amount, Immediate):  # NumPy shifts by the width or more as PTX does
+        amount = Immediate(min(amount.value & 0xFFFFFFFF, bits))
+    elif bits != 32:
+        function = shift_left if left else shift_right
+        return general(context, o["d"], kind, function, [o["a"], amount], [kind, "u32"])
+    if kind[0] == "s" and not isinstance(amount, Immediate):
+        return general(context, o["d"], kind, shift_right, [o["a"], amount], [kind, "u32"])
+    return direct(context, o["d"], kind, np.left_shift if left else np.right_shift, [o["a"], amount], kind)
+
+
+@executor("shf")
+def funnel(context: Context, step: Step) -> Operation:
+    clamp, left = step.form.get("mode") == "clamp", step.form.get("direction") == "l"
+
+    def function(a: Array, b: Array, c: Array) -> Array:
+        n = np.minimum(c, np.uint32(32)) if clamp else c & np.uint32(31)
+        both = b.astype(np.uint64) << np.uint64(32) | a.astype(np.uint64)
+        n = n.astype(np.uint64)
+        return ((both << n) >> np.uint64(32) if left else both >> n).astype(np.uint32)
+
+    o = context.bind(step)
+    return general(context, o["d"], "u32", function, [o["a"], o["b"], o["c"]], ["u32"] * 3)
+
+
+@executor("prmt")
+def prmt(context: Context, step: Step) -> Operation:
+    o, mode = context.bind(step), step.form.get("mode")
+    sources = [context.source(o[k], "u32") for k in "abc"]
+    d = context.number(o["d"])
+    constant = o["c"].value & 0xFFFFFFFF if isinstance(o["c"], Immediate) else None
+
+    def run(g: Gang) -> None:
+        a, b, c = rows(g, sources)
+        write(g, 0, d, permute(a, b, constant if constant is not None else c, mode))
+
+    return run
+
+
+# -- comparisons -------------------------------------------------------------------------------------------
+
+COMPARE = {
+    "eq": np.equal, "ne": np.not_equal, "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal,
+    "lo": np.less, "ls": np.less_equal, "hi": np.greater, "hs": np.greater_equal,
+}  # fmt: skip
+
+
+def set_predicates(context: Context, step: Step, compare: Callable[[Gang], Array]) -> Operation:
+    """p|q from the comparison and its complement, each combined with c."""
+    o = context.bind(step)
+    p = destination(context, o["p"])
+    q = destination(context, o["q"]) if "q" in o else None
+    combine = _LOGIC[step.form.get("bool")] if "bool" in step.form.mods else None
+    c = context.source(o["c"], "pred") if "c" in o else None
+
+    def run(g: Gang) -> None:
+        value = compare(g)
+        second = ~value if q is not None else None
+        if combine is not None and c is not None:
+            other = c(g)
+            value = combine(value, other)
+            if second is not None:
+                second = combine(second, other)
+        if p is not None:
+            write(g, 0, p, value)
+        if q is not None:
+            write(g, 0, q, second)
+
+    return run
+
+
+@executor("setp.int")
+def setp(context: Context, step: Step) -> Operation:
+    o, t = context.bind(step), step.form.get("type")
+    ufunc = COMPARE[step.form.get("cmp")]
+    if "q" not in o and "c" not in o and destination(context, o["p"]) is not None:
+        return direct(context, o["p"], "pred", ufunc, [o["a"], o["b"]], t)
+    a, b = (context.source(o[k], t) for k in "ab")
+    return set_predicates(context, step, lambda g: ufunc(a(g), b(g)))
+
+
+TRUE = {
+    "u16": 0xFFFF, "s16": 0xFFFF, "u32": 0xFFFFFFFF, "s32": 0xFFFFFFFF, "f32": 0x3F800000, "f16": 0x3C00,
+    "bf16": 0x3F80,
+}  # fmt: skip
+
+
+def set_value(context: Context, step: Step, compare: Callable[[Gang], Array]) -> Operation:
+    """d = all ones, or 1.0, where the comparison (combined with c) holds; else zero."""
+    o = context.bind(step)
+    d, dtype = context.number(o["d"]), step.form.get("dtype")
+    combine = _LOGIC[step.form.get("bool")] if "bool" in step.form.mods else None
+    c = context.source(o["c"], "pred") if "c" in o else None
+    true = UNSIGNED[type_bits(dtype)](TRUE[dtype])
+
+    def run(g: Gang) -> None:
+        value = compare(g)
+        if combine is not None and c is not None:
+            value = combine(value, c(g))
+        write(g, 0, d, np.where(value, true, true.dtype.type(0)))
+
+    return run
+
+
+@executor("set.int")
+def set_int(context: Context, step: Step) -> Operation:
+    o, t = context.bind(step), step.form.get("type")
+    ufunc = COMPARE[step.form.get("cmp")]
+    a, b = (context.source(o[k], t) for k in "ab")
+    return set_value(context, step, lambda g: ufunc(a(g), b(g)))
+
+
+# -- selection ---------------------------------------------------------------------------------------------
+
+
+@executor("selp", "slct", undefined=True)
+def select(context: Context, step: Step) -> Operation:
+    """An undefined value that is not chosen does no harm."""
+    o, t = context.bind(step), step.form.get("type")
+    bits = f"b{type_bits(t)}"
+    d = context.number(o["d"])
+    a, b = (context.source(o[k], bits) for k in "ab")
+    numbers = [context.number(o[k]) if isinstance(o[k], Register) else None for k in "ab"]
+    value = context.source(o["c"], step.form.get("ctype", "pred"))
+    sign = "ctype" in step.form.mods
+    flush = "ftz" in step.form
+
+    def choose(g: Gang) -> Array:
+        c = value(g)
+        if flush:
+            c = np.where(np.abs(c) < np.finfo(np.float32).tiny, np.float32(0), c)
+        return np.greater_equal(c, 0) if sign else c
+
+    condition = context.number(getattr(o["c"], "register", o["c"])) if not isinstance(o["c"], Immediate) else None
+
+    def fast(g: Gang) -> None:
+        write(g, 0, d, np.where(choose(g), a(g), b(g)))
+
+    def flags(g: Gang) -> Bools | None:
+        parts = [None if n is None else g.undefined(n) for n in numbers]
+        bad = g.undefined(condition) if condition is not None else None
+        if parts[0] is None and parts[1] is None and bad is None:
+            return None
+        none = np.zeros(g.width, np.bool_)
+        chosen: Bools = np.where(choose(g), *(none if p is None else p for p in parts))
+        return chosen if bad is None else chosen | bad
+
+    return tainted(fast, d, flags)
