@@ -193,19 +193,19 @@ def kernel_of(module: Module, launch: Launch) -> Function:
     if len(kernel.params) != len(launch.params):
         raise error("SML0153", entry=kernel.name, wanted=len(kernel.params), given=len(launch.params))
     for variable, param in zip(kernel.params, launch.params, strict=True):
-        if variable.size != _size(param):
+        if variable.size != size_of(param):
             raise error(
                 "SML0154",
                 entry=kernel.name,
                 name=variable.name,
                 wanted=variable.size,
-                given=_size(param),
+                given=size_of(param),
                 kind=type(param).__name__,
             )
     return kernel
 
 
-def _size(param: Param) -> int:
+def size_of(param: Param) -> int:
     if isinstance(param, Scalar):
         return type_bits(param.type) // 8
     if isinstance(param, Struct):

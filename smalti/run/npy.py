@@ -9,8 +9,8 @@ from __future__ import annotations
 import ast
 import math
 import os
-import tempfile
-from collections.abc import Callable
+import zipfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from smalti.errors import error
 from smalti.run.dtypes import name_of, numpy_dtype
+from smalti.run.files import write_aside
 
 _MAGIC = b"\x93NUMPY"
 _LONGEST_HEADER = 10_000  # as np.load
@@ -92,27 +93,13 @@ def save(path: str | Path, array: NDArray[Any]) -> None:
     write_aside(path, lambda file: np.save(file, array, allow_pickle=False))
 
 
-def write_aside(path: str | Path, write: Callable[[Any], None]) -> None:
-    """Calls `write` with a binary file beside `path` and renames it to `path` when it is complete; nothing is
-    left if it fails. Errors: SML0117 (the folder or file cannot be written)."""
-    path = Path(path)
-    try:
-        descriptor, aside = tempfile.mkstemp(prefix=f".{path.name[:40]}.", suffix=".part", dir=path.parent)
-    except OSError as failed:
-        raise error("SML0117", path=str(path), reason=failed.strerror or str(failed)) from failed
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            write(file)
-        os.chmod(aside, 0o666 & ~_umask())
-        os.replace(aside, path)
-    except BaseException as failed:
-        Path(aside).unlink(missing_ok=True)
-        if isinstance(failed, OSError):
-            raise error("SML0117", path=str(path), reason=failed.strerror or str(failed)) from failed
-        raise
+def save_all(path: str | Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Writes a .npz archive aside and renames it. Errors: SML0117."""
 
+    def write(file: BinaryIO) -> None:
+        with zipfile.ZipFile(file, "w") as archive:
+            for name, array in arrays.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as one:
+                    np.lib.format.write_array(one, np.asarray(array), allow_pickle=False)
 
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
+    write_aside(path, write)

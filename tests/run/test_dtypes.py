@@ -22,6 +22,7 @@ from smalti.run.dtypes import (
     numpy_dtype,
     to_memory,
 )
+from smalti.run.files import write_aside
 
 HELD = [n for n, h in DTYPES.items() if h.numpy]
 
@@ -206,10 +207,18 @@ def test_writing_leaves_no_partial_file(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        npy.write_aside(tmp_path / "d.npy", interrupted)
+        write_aside(tmp_path / "d.npy", interrupted)
     assert os.listdir(tmp_path) == ["d.npy"] and (tmp_path / "d.npy").read_text() == "old"
     npy.save(tmp_path / "d.npy", np.ones(2))
     assert os.listdir(tmp_path) == ["d.npy"] and npy.load(tmp_path / "d.npy").tolist() == [1, 1]
     assert stat.S_IMODE((tmp_path / "d.npy").stat().st_mode) & 0o600 == 0o600
     with pytest.raises(SmaltiError, match="SML0117"):
         npy.save(tmp_path / "no" / "d.npy", np.ones(2))
+
+
+def test_archives_of_several_arrays(tmp_path):
+    npy.save_all(tmp_path / "x.npz", {"file": np.arange(3), "b": np.ones((2, 2), ml_dtypes.bfloat16)})
+    with np.load(tmp_path / "x.npz") as archive:
+        assert archive["file"].tolist() == [0, 1, 2]
+        assert archive["b"].view(ml_dtypes.bfloat16).astype(float).tolist() == [[1, 1], [1, 1]]
+    assert os.listdir(tmp_path) == ["x.npz"]

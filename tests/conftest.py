@@ -1,0 +1,18 @@
+"""Options of the whole test run: `--device cuda` adds the tests marked `gpu`, which are left out otherwise."""
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--device", choices=("virtual", "cuda"), default="virtual", help="cuda: also run the tests marked gpu"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--device") == "cuda":
+        return
+    out = [item for item in items if item.get_closest_marker("gpu")]
+    if out:
+        config.hook.pytest_deselected(items=out)
+        items[:] = [item for item in items if not item.get_closest_marker("gpu")]
