@@ -70,7 +70,7 @@ def _two_registers(d: int, into: int, function: Any, a: int, b: int, view: int) 
         views = g.bank.views
         rows = views[view]
         if g.mask is None:
-            function(rows[a], rows[b], views[into][d])
+            function(rows[a], rows[b], out=views[into][d])
         else:
             np.copyto(views[into][d], function(rows[a], rows[b]), where=g.mask)
 
@@ -81,7 +81,7 @@ def _register_constant(d: int, into: int, function: Any, a: int, b: Any, view: i
     def run(g: Gang) -> None:
         views = g.bank.views
         if g.mask is None:
-            function(views[view][a], b, views[into][d])
+            function(views[view][a], b, out=views[into][d])
         else:
             np.copyto(views[into][d], function(views[view][a], b), where=g.mask)
 
@@ -91,7 +91,7 @@ def _register_constant(d: int, into: int, function: Any, a: int, b: Any, view: i
 def _two(d: int, into: int, function: Any, a: Source, b: Source) -> Operation:
     def run(g: Gang) -> None:
         if g.mask is None:
-            function(a(g), b(g), g.bank.views[into][d])
+            function(a(g), b(g), out=g.bank.views[into][d])
         else:
             np.copyto(g.bank.views[into][d], function(a(g), b(g)), where=g.mask)
 
@@ -101,7 +101,7 @@ def _two(d: int, into: int, function: Any, a: Source, b: Source) -> Operation:
 def _one(d: int, into: int, function: Any, a: Source) -> Operation:
     def run(g: Gang) -> None:
         if g.mask is None:
-            function(a(g), g.bank.views[into][d])
+            function(a(g), out=g.bank.views[into][d])
         else:
             np.copyto(g.bank.views[into][d], function(a(g)), where=g.mask)
 
