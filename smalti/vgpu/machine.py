@@ -525,6 +525,8 @@ class Machine:
     def _slow_step(self, g: Gang) -> Any:
         """Execute one instruction while some registers are undefined or in flight: check before, propagate after."""
         pc = g.pc
+        if pc == len(self.program.steps):  # behind the last instruction
+            return self.operations[pc](g)
         step: Step = self.program.steps[pc]
         touched = step.reads | step.writes
         for w in g.warps():
