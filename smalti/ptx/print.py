@@ -93,8 +93,8 @@ def variable(v: Variable) -> str:
     parts.append(v.name + "".join(f"[{n}]" if n else "[]" for n in v.count))
     text = " ".join(parts)
     if v.initial:
-        values = ", ".join(_initial(x) for x in v.initial)
-        text += f" = {{{values}}}" if v.count or v.vector > 1 else f" = {values}"
+        shape = (*v.count, *((v.vector,) if v.vector > 1 else ()))
+        text += " = " + _nested([_initial(x, v.type) for x in v.initial], shape)
     return text
 
 
@@ -110,17 +110,13 @@ class _Printer:
         self.loc = None
         head = [f".{f.linkage}"] if f.linkage else []
         head.append(".entry" if f.entry else ".func")
-        if not f.entry:
-            head += [a for a in f.attributes if a != ".noreturn"]
+        head += [a for a in f.attributes if a.startswith(".attribute")]
         if f.returns:
             head.append("(" + ", ".join(map(variable, f.returns)) + ")")
         head.append(f.name)
         params = ",\n".join("    " + variable(p) for p in f.params)
         self.lines.append(" ".join(head) + (f"(\n{params}\n)" if params else "()"))
-        if f.entry:
-            self.lines += list(f.attributes)
-        elif ".noreturn" in f.attributes:
-            self.lines.append(".noreturn")
+        self.lines += [a for a in f.attributes if not a.startswith(".attribute")]
         self.lines += [
             f".{name}" + (" " + ", ".join(map(str, values)) if values else "") for name, values in f.directives.items()
         ]
@@ -203,8 +199,21 @@ def _address(a: Address) -> str:
     return f"[{inner}]"
 
 
-def _initial(value: int | InitialAddress) -> str:
+def _nested(values: list[str], shape: tuple[int, ...]) -> str:
+    """The values of an array, a pair of braces for each dimension."""
+    if not shape:
+        return values[0]
+    row = 1
+    for n in shape[1:]:
+        row *= n
+    rows = (_nested(values[i : i + row], shape[1:]) for i in range(0, len(values), row))
+    return "{" + ", ".join(rows) + "}"
+
+
+def _initial(value: int | InitialAddress, type_: str) -> str:
     if isinstance(value, int):
+        if type_ in ("f32", "f64"):
+            return _immediate(Immediate(value, "f32" if type_ == "f32" else "f64"))
         return str(value)
     name = value.variable.name
     return _offset(f"generic({name})" if value.generic else name, value.offset)
