@@ -196,6 +196,7 @@ class _Parser(Declarations):
         found: dict[int, dict[str, Label]] = {}
         open_blocks: list[dict[str, Label]] = []
         start = True  # of a statement
+        braces = 0  # open ones of an operand
         while True:
             token = text[at]
             if not token:
@@ -220,7 +221,13 @@ class _Parser(Declarations):
                 elif token != ";" and not token.startswith("//"):
                     start = False
             elif token == ";":
-                start = True
+                start, braces = True, 0
+            elif token == "{":
+                braces += 1
+            elif token == "}":
+                if not braces:
+                    raise self.tokens.wrong(at, ";")
+                braces -= 1
             at += 1
 
     def skip_loc(self, at: int) -> int:
