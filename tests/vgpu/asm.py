@@ -59,8 +59,7 @@ class Kernel:
         return self.b.registers(type_, count)
 
     def emit(self, opcode: str, *operands: Any, guard: Any = None) -> Instruction:
-        made = self.b.emit(opcode, *operands, guard=guard)
-        return made
+        return self.b.emit(opcode, *operands, guard=guard)
 
     def value(self, opcode: str, *operands: Any, type_: str | None = None) -> Register:
         """Emit an instruction whose first operand is a new register of the opcode's type, and give that."""
@@ -93,9 +92,7 @@ class Kernel:
         self.sync()
 
     def expect(self, offset: int, size: int, guard: Any = None) -> None:
-        self.emit(
-            "mbarrier.arrive.expect_tx.shared::cta.b64", SINK, self.at(offset), size, guard=guard or self.first
-        )
+        self.emit("mbarrier.arrive.expect_tx.shared::cta.b64", SINK, self.at(offset), size, guard=guard or self.first)
 
     def element(self, pointer: Register, index: Register, size: int) -> Address:
         """The address of element `index` of a global array."""
@@ -143,11 +140,15 @@ class Kernel:
             out[name] = segment.data[: data.nbytes].copy().view(data.dtype).reshape(data.shape)
         return out
 
-    def prepare(self, seed: int | None, early: bool, checks: bool) -> Machine:
+    def prepare(self, seed: int | None, early: bool, checks: bool | Checks) -> Machine:
         memory = Memory()
         self.segments = [
             memory.allocate(
-                name, data.nbytes, data=data.view(np.uint8).ravel() if defined else None, defined=defined, writable=writable
+                name,
+                data.nbytes,
+                data=data.view(np.uint8).ravel() if defined else None,
+                defined=defined,
+                writable=writable,
             )
             for name, data, defined, writable in self.buffers
         ]
@@ -162,7 +163,9 @@ class Kernel:
             "kernel", (self.grid, 1, 1), (self.threads, 1, 1), bytes(raw), (self.cluster, 1, 1), self.shared
         )
         plan = Early() if early else schedule(seed)
-        return Machine(self.module, config, memory, schedule=plan, checks=Checks() if checks else None)
+        return Machine(
+            self.module, config, memory, schedule=plan, checks=Checks() if checks is True else checks or None
+        )
 
 
 def bf16(values: np.ndarray) -> np.ndarray:
