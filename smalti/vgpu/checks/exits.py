@@ -1,5 +1,5 @@
 """Rules at the exit of a CTA: no asynchronous operation still uses its shared memory (SML0933), and its tensor memory
-is deallocated (SML0942). Sources: PTX 9.7.9.25, 9.7.16.7.1."""
+is deallocated (SML0867). Sources: PTX 9.7.9.25, 9.7.16.7.1."""
 
 from __future__ import annotations
 
@@ -19,4 +19,4 @@ def check(machine: Machine, cta: CTA, report: Callable[..., None]) -> None:
     memory = cta.engines.get(ENGINE)
     if memory is not None and memory.allocations:
         start, columns = next(iter(memory.allocations.items()))
-        report("SML0942", None, cta=cta.name, start=start, columns=columns)
+        report("SML0867", None, cta=cta.name, start=start, columns=columns)

@@ -52,7 +52,7 @@ def split_address(address: int) -> tuple[int, int]:
 
 
 class TensorOp(AsyncOp):
-    """`thread` identifies who issued it, `kind` and `group` how the pipeline orders it; `accumulator` what an mma adds to."""
+    """`thread` identifies the issuer, `kind` and `group` how the pipeline orders it, `accumulator` what an mma adds to."""
 
     engine = "tcgen05"
     kind = ""
@@ -163,20 +163,16 @@ class Mma(TensorOp):
                 for c in ctas
             ])  # fmt: skip
         lane, column = split_address(p.a)
-        lanes = tensor_cells.a_lanes(i.m, len(ctas), p.ws) + lane
         bits = 4 if packed4 else 32 if i.a_type == "tf32" else max(8, FORMATS[i.a_type].bits)
-        width = kept * bits // 32
+        lanes, columns = tensor_cells.a_operand(i.m, kept, bits, self.group, p.ws, i.sparse)
         parts = []
         for memory in memories:
-            cells = memory.check(self, *_grid(lanes, column + np.arange(width)))
-            words, bad = memory.read(self, cells)
-            if self.group == 2 and i.m == 128:  # layout B: rows are duplicated 64 lanes further down
-                again, _ = memory.read(self, cells + 64 * COLUMNS)
-                if (again != words).any():
-                    row = int(np.flatnonzero((again != words).any(axis=1))[0])
-                    raise error("SML0864", at=self.loc, what="A", row=row, who=self.who())
-            raw = np.ascontiguousarray(words).view(np.uint8)
-            parts.append((_container(raw, i.a_type, packed4), None if bad is None else bad.any(axis=1)))
+            copies, flags = memory.read(self, memory.check(self, lanes + lane, columns + column))
+            differ = (copies != copies[0]).any(axis=(0, 2))
+            if differ.any():  # layout B: rows are duplicated 64 lanes further down
+                raise error("SML0864", at=self.loc, what="A", row=int(np.flatnonzero(differ)[0]), who=self.who())
+            raw = np.ascontiguousarray(copies[0]).view(np.uint8)
+            parts.append((_container(raw, i.a_type, packed4), None if flags is None else flags.any(axis=(0, 2))))
         a, bad = _stack(parts)
         if p.ashift:  # rows move down by one, the last row of each CTA keeps its own
             a = np.concatenate([a[1:], a[-1:]]) if len(memories) == 1 else np.concatenate(
@@ -195,50 +191,42 @@ class Mma(TensorOp):
         rows = i.m // len(memories)
         split = self.group == 2 and i.m == 128
         parts = []
+        where = tensor_cells.scales("A", rows, False)
         for memory in memories:
-            lanes, columns = tensor_cells.scales_a(rows)
-            parts.append(self._factors(memory, p.scale_a, lanes, columns, i.scale_a_id, blocks, "SFA"))
+            parts.append(self._factors(memory, p.scale_a, where, i.scale_a_id, blocks, "SFA"))
         scale_a, bad = _stack(parts)
         bad_a = _either(bad_a, bad)
-        lanes, columns = tensor_cells.scales_b(i.n, split)
-        found = [self._factors(m, p.scale_b, lanes, columns, i.scale_b_id, blocks, "SFB", split) for m in memories]
+        where = tensor_cells.scales("B", i.n, split)
+        found = [self._factors(m, p.scale_b, where, i.scale_b_id, blocks, "SFB") for m in memories]
         if len(found) == 2 and (found[0][0] != found[1][0]).any():
             row = int(np.flatnonzero((found[0][0] != found[1][0]).any(axis=1))[0])
             raise error("SML0864", at=self.loc, what="SFB of the pair", row=row, who=self.who())
         return scale_a, found[0][0], bad_a, _either(bad_b, found[0][1])
 
     def _factors(
-        self, memory: TensorMemory, address: int, lanes: Cells, columns: Cells, first: int, blocks: int, what: str,
-        split: bool = False,
-    ) -> tuple[npt.NDArray[np.uint8], Bools | None]:  # fmt: skip
+        self, memory: TensorMemory, address: int, where: Cells, first: int, blocks: int, what: str
+    ) -> tuple[npt.NDArray[np.uint8], Bools | None]:
         """Bytes first … first+blocks−1 of each cell, all replicas agreeing (which one the hardware reads is not
         documented, so a program that makes them differ is refused)."""
         lane, column = split_address(address)
-        base = memory.check(self, lanes + lane, columns + column)
-        factors: npt.NDArray[np.uint8] | None = None
-        bad: Bools | None = None
-        for replica in range(2 if split else QUADRANTS):
-            cells = base + 32 * replica * COLUMNS
-            words, undefined = memory.read(self, cells)
-            mine = words.view(np.uint8).reshape(-1, 4)[:, first : first + blocks]
-            if factors is None:
-                factors, bad = mine, undefined
-            else:
-                bad = _either(bad, undefined)
-                differ = (mine != factors).any(axis=1) & (~bad if bad is not None else True)
-                if differ.any():
-                    raise error("SML0864", at=self.loc, what=what, row=int(np.flatnonzero(differ)[0]), who=self.who())
-        assert factors is not None
-        return np.ascontiguousarray(factors), bad
+        words, undefined = memory.read(self, memory.check(self, where[0] + lane, where[1] + column))
+        factors = np.ascontiguousarray(words).view(np.uint8).reshape(*words.shape, 4)[..., first : first + blocks]
+        bad = None if undefined is None else undefined.any(axis=0)
+        differ = (factors != factors[0]).any(axis=(0, 2))
+        if bad is not None:
+            differ &= ~bad
+        if differ.any():
+            raise error("SML0864", at=self.loc, what=what, row=int(np.flatnonzero(differ)[0]), who=self.who())
+        return np.ascontiguousarray(factors[0]), bad
 
     def _metadata(self, memories: list[TensorMemory], kept: int) -> tuple[npt.NDArray[np.uint8], Bools | None]:
         p, i = self.product, self.product.descriptor
         assert p.metadata is not None
         lane, column = split_address(p.metadata)
-        kind = i.kind if i.kind in ("f16", "tf32") else "wide"
-        lanes, columns, shifts = tensor_cells.metadata(i.m // len(memories), kind)
-        if kind != "wide":
-            column = (column & ~1) + i.selector  # the selector picks one column of an even-aligned pair
+        bits = {"f16": 16, "tf32": 32}.get(i.kind, 4 if i.kind.startswith("mxf4") else 8)
+        lanes, columns, shifts = tensor_cells.metadata(i.m, bits, self.group, p.ws, i.selector)
+        if bits >= 16:
+            column &= ~1  # the selector picks one column of an even-aligned pair
         parts = []
         for memory in memories:
             words, bad = memory.read(self, memory.check(self, lanes + lane, columns + column))
@@ -306,7 +294,8 @@ class Copy(TensorOp):
         return not self.done and cta in group_ctas(self.cta, self.group)
 
     def work(self) -> None:
-        lanes, rows, columns = tensor_cells.copied(self.shape, self.multicast)
+        lanes, cells_of = tensor_cells.copied(self.shape, self.multicast)
+        _, rows, columns = lanes.shape
         lane, column = split_address(self.address)
         units = operand_units(self.source, major="K", rows=rows, k_bytes=columns * 4, element_bits=8)
         low, high = int(units.min()) * 16, int(units.max()) * 16 + 16
@@ -324,9 +313,9 @@ class Copy(TensorOp):
                 flags = np.ascontiguousarray(segment.opaque(flags=True)[units]).view(np.bool_)
                 undefined = ~flags.reshape(rows, columns, 4).all(axis=2)
             words = np.ascontiguousarray(self._expanded(raw)).view(np.uint32)
-            for copy in lanes:
-                cells = memory.check(self, *_grid(copy + lane, column + np.arange(columns)))
-                memory.write(self, cells, words, undefined)
+            cells = memory.check(self, lanes + lane, cells_of + column)
+            for copy in cells:
+                memory.write(self, copy, words, undefined)
 
     def _expanded(self, raw: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         """4- and 6-bit elements, 16 in each 16 bytes, put into bytes of their own (PTX 9.7.16.9.1)."""
@@ -361,30 +350,29 @@ class Shift(TensorOp):
 
 
 class Load(TensorOp):
-    """tcgen05.ld: cells to registers of whole warps. `cells` [registers, lanes]; `low`: pairs of 16-bit halves."""
+    """tcgen05.ld: cells [registers, parts, lanes] to registers of whole warps; two parts are 16-bit halves."""
 
     kind = "ld"
     interlocked = True
 
     def __init__(
         self, cta: CTA, issuer: Warp, loc: Loc | None, what: str, clock: Clock, span: tuple[int, int], cells: Cells,
-        registers: list[int], packed: bool, reduce: Any = None,
+        registers: list[int], reduce: Any = None,
     ) -> None:  # fmt: skip
         super().__init__(cta, issuer, loc, what, (cta.rank, span), 0)
-        self.clock, self.span, self.cells, self.registers, self.packed = clock, span, cells, registers, packed
+        self.clock, self.span, self.cells, self.registers = clock, span, cells, registers
         self.reduce = reduce
         self.results = frozenset(registers)
 
     def work(self) -> None:
         memory = tensor_memory(self.cta)
         words, bad = memory.read(self, self.cells)
-        if self.packed:
-            words = (words[0::2] & np.uint32(0xFFFF)) | words[1::2] << np.uint32(16)
-            bad = None if bad is None else bad[0::2] | bad[1::2]
+        words, bad = (words[:, 0], bad) if words.shape[1] == 1 else (_halves(words), bad)
+        bad = None if bad is None else bad.any(axis=1)
         if self.reduce is not None:
             words, bad = self.reduce(words, bad)
         lo, hi = self.span
-        rows = self.cta.registers.rows
+        rows = self.cta.registers.rows[0]
         for k, n in enumerate(self.registers):
             rows[n][lo:hi] = words[k]
         if bad is not None or self.cta.undefined:
@@ -402,7 +390,7 @@ class Load(TensorOp):
 
 
 class Store(TensorOp):
-    """tcgen05.st: registers of whole warps, captured at issue, to cells [registers, lanes]."""
+    """tcgen05.st: values [registers, parts, lanes] of whole warps, captured at issue, to cells."""
 
     kind = "st"
 
@@ -441,6 +429,11 @@ class Commit(TensorOp):
                 )
             found.arriving.ops |= self.bits
             found.arrive(self, 1)
+
+
+def _halves(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
+    """[registers, 2, lanes] low halves of cells as one register each."""
+    return (words[:, 0] & np.uint32(0xFFFF)) | words[:, 1] << np.uint32(16)
 
 
 def _grid(lanes: Cells, columns: Cells) -> tuple[Cells, Cells]:

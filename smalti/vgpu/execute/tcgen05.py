@@ -342,10 +342,10 @@ def _uniform_by_warp(values: Any, g: Gang) -> list[int]:
     return [int(v) for v in row[:, 0]]
 
 
-def _transfer_cells(g: Gang, step: Step, addresses: list[int], registers: int, split: int) -> npt.NDArray[np.int64]:
-    """Cells [registers, lanes], with an address for each warp of the gang (warps usually have their own lanes in it);
+def _transfer_cells(g: Gang, step: Step, addresses: list[int], packed: bool, split: int) -> npt.NDArray[np.int64]:
+    """Cells [registers, parts, lanes], with an address for each warp of the gang (warps usually have their own lanes in it);
     a warp may only touch its own quarter (PTX 9.7.16.8.1). Errors: SML0866, SML0861, SML0862."""
-    lanes, columns = tensor_cells.moved(step.form.get("shape"), registers, split)
+    lanes, columns = tensor_cells.moved(step.form.get("shape"), int(step.form.get("num")[1:]), packed, split)
     memory = tensor_memory(g.cta)
     parts = []
     for warp, address in zip(g.warps(), addresses, strict=True):
@@ -354,7 +354,7 @@ def _transfer_cells(g: Gang, step: Step, addresses: list[int], registers: int, s
         if lane < base or top >= base + 32:
             raise error("SML0866", at=step.loc, warp=warp.name(), first=base, last=base + 31, low=lane, high=top)
         parts.append(memory.check(g, lanes + lane, columns + column))
-    return np.concatenate(parts, axis=1)
+    return np.concatenate(parts, axis=2)
 
 
 def _registers_of(context: Context, operand: Any) -> list[Any]:
@@ -372,7 +372,6 @@ def _ld(context: Context, step: Step) -> Operation:
     numbers = [context.number(r) for r in _registers_of(context, bound["d"])]
     address = context.address(bound["a"], "tensor")
     packed = "pack::16b" in step.form
-    count = len(numbers) * (2 if packed else 1)
     split = _split_of(bound)
     reduce = None
     if "value" in bound:
@@ -380,11 +379,9 @@ def _ld(context: Context, step: Step) -> Operation:
         reduce = _reduction(step)
 
     def body(g: Gang) -> Result:
-        cells = _transfer_cells(g, step, _uniform_by_warp(address(g), g), count, split)
+        cells = _transfer_cells(g, step, _uniform_by_warp(address(g), g), packed, split)
         warps = g.warps()
-        new = Load(
-            g.cta, warps[0], step.loc, step.opcode, order.meet(warps), (g.lo, g.hi), cells, numbers, packed, reduce
-        )
+        new = Load(g.cta, warps[0], step.loc, step.opcode, order.meet(warps), (g.lo, g.hi), cells, numbers, reduce)
         for w in warps:
             w.state.setdefault(_OUT["ld"], []).append(new)
             for n in numbers:
@@ -433,10 +430,10 @@ def _st(context: Context, step: Step) -> Operation:
             rows = [g.undefined(n) if n is not None else None for n in numbers]
             if any(r is not None for r in rows):
                 flags = np.stack([np.zeros(g.width, np.bool_) if r is None else r.copy() for r in rows])
-        if unpacked:
-            values = np.stack([values & np.uint32(0xFFFF), values >> np.uint32(16)], axis=1).reshape(-1, g.width)
-            flags = None if flags is None else np.repeat(flags, 2, axis=0)
-        cells = _transfer_cells(g, step, _uniform_by_warp(address(g), g), len(values), split)
+        parts = [values & np.uint32(0xFFFF), values >> np.uint32(16)] if unpacked else [values]
+        values = np.stack(parts, axis=1)
+        flags = None if flags is None else np.stack([flags] * len(parts), axis=1)
+        cells = _transfer_cells(g, step, _uniform_by_warp(address(g), g), unpacked, split)
         warps = g.warps()
         new = Store(g.cta, warps[0], step.loc, step.opcode, order.meet(warps), (g.lo, g.hi), cells, values, flags)
         for w in warps:
