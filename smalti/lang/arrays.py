@@ -30,11 +30,19 @@ class Array:
     `+ - * /`, `minimum`, `maximum` take an array of the same distribution and dtype, or a scalar.
     """
 
-    __slots__ = ("distribution", "dtype", "region", "registers")
+    __slots__ = ("_loan", "distribution", "dtype", "region", "registers")
 
-    def __init__(self, dtype: DType, distribution: Distribution, registers: list[Register], region: Region) -> None:
+    def __init__(
+        self,
+        dtype: DType,
+        distribution: Distribution,
+        registers: list[Register],
+        region: Region,
+        loan: Callable[[], None] | None = None,
+    ) -> None:
         assert len(registers) * dtype.per_register == distribution.elements, (len(registers), distribution)
         self.dtype, self.distribution, self.registers, self.region = dtype, distribution, registers, region
+        self._loan = loan  # asks whether registers that belong to an accumulator still hold these values
 
     def __repr__(self) -> str:
         return f"<{self.dtype.name} array, {self.distribution}>"
@@ -53,6 +61,13 @@ class Array:
         trace = current()
         if not trace.region.inside(self.region):
             raise error("SML0306", where=self.region.kind, role=self.region.threads.describe())
+        if self._loan is not None:
+            self._loan()
+
+    def copy(self) -> Array:
+        """The same values in registers of their own."""
+        registers = [_emit("mov.b32", r.type, r) for r in self.raw]
+        return Array(self.dtype, self.distribution, registers, current().region)
 
     # arithmetic
 
@@ -86,6 +101,9 @@ class Array:
         self._visible()
         kind = DTYPES[dtype] if dtype else self.dtype
         made = []
+        for o in others:
+            if isinstance(o, Array):
+                o._visible()
         for n, register in enumerate(self.registers):
             result = trace.register(_register(kind))
             mates = [o.registers[n] if isinstance(o, Array) else self._scalar(o) for o in others]
@@ -136,7 +154,7 @@ class Array:
             raise error("SML0337", columns=n, have=str(d), unit=8)
         chosen = [e for e, (_, column) in enumerate(d.positions) if p * n <= column < (p + 1) * n]
         registers = [self.registers[e // each] for e in chosen[::each]]
-        return Array(self.dtype, narrow, registers, self.region)
+        return Array(self.dtype, narrow, registers, self.region, self._loan)
 
     # conversion
 

@@ -23,9 +23,11 @@ from smalti.lang.signature import Facts, Operand, Signature, facts, parse_signat
 from smalti.lang.source import check_source
 from smalti.lang.tensors import Tensor
 from smalti.lang.trace import Trace, running, tracing
+from smalti.numerics.quantize import lookup
 from smalti.ptx.finish import finish, shared_bytes
 from smalti.ptx.module import Module
 from smalti.ptx.print import print_module
+from smalti.ptx.tidy import tidy
 
 __all__ = ["Kernel", "Traced", "kernel"]
 
@@ -69,6 +71,7 @@ class Kernel:
     arch: str
     threads: int = 128
     cluster: tuple[int, int, int] = (1, 1, 1)
+    tidy: bool = True
     _traced: dict[Any, Traced] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -199,6 +202,8 @@ class Kernel:
         if trace.cluster != (1, 1, 1):
             function.directives["reqnctapercluster"] = trace.cluster
         grid = trace.grid or (1, 1, 1)
+        if self.tidy:
+            tidy(trace.module)
         finish(trace.module)
         plan.block, plan.cluster = trace.warps * 32, trace.cluster
         plan.grid = " x ".join(grids.show(g) for g in grid if g != 1) or "1"
@@ -225,6 +230,9 @@ def facts_of(operand: Operand, given: Any) -> Facts:
     """Facts from what a user gave for an operand: facts, a dtype, its name, or an array. Errors: SML0321."""
     if isinstance(given, Facts):
         return given
+    if isinstance(given, str) and operand.scaled:
+        scheme = lookup(given)
+        return Facts(DTYPES[scheme.element], scheme=scheme.name)
     if isinstance(given, str | DType):
         return facts(given)
     from smalti.lang.call import facts_of_array

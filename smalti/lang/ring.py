@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
 
 from smalti.errors import error
@@ -16,9 +16,9 @@ from smalti.lang import wgmma
 from smalti.lang.barriers import MBarrier, leave_together, proxy_fence
 from smalti.lang.roles import Role
 from smalti.lang.shared import Shared
-from smalti.lang.threads import lane_index
+from smalti.lang.threads import elected, lane_index
 from smalti.lang.trace import Trace, current
-from smalti.lang.values import Value, Var, select, var
+from smalti.lang.values import Value, Var, var
 
 __all__ = ["Channel", "Ring", "Slot", "channel", "ring"]
 
@@ -45,10 +45,27 @@ class Slot:
         self.full: MBarrier = ring.full[state.stage]
         self.empty: MBarrier = ring.empty[state.stage]
         self.bytes = 0
+        self.written_by_threads = False
         self.uses: set[str] = set()
         self.completion: Callable[[MBarrier], None] | None = None
         self.before_arrive: Callable[[], None] | None = None
         self._items = {name: item.staged(state.stage, self) for name, item in ring.items.items()}
+
+    @property
+    def pair(self) -> bool:
+        """Whether the stage belongs to a CTA pair: both fill it, the even one's tensor core reads it."""
+        return self._ring.pair
+
+    def barrier_operand(self) -> Any:
+        """The address of the full barrier that copies complete on: on a pair the even CTA's."""
+        return self.full.leader() if self._ring.pair else self.full.raw
+
+    @property
+    def scales(self) -> Any:
+        """The scales of the block-scaled operands in this stage."""
+        from smalti.lang.scales import Scaled, SlotScales
+
+        return SlotScales({n: i for n, i in self._items.items() if isinstance(i, Scaled)}, self._ring.name)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") or name not in self._items:
@@ -63,7 +80,17 @@ class Slot:
         if current().region is self._region:
             self.bytes += bytes_
         else:
-            self.full.expect(bytes_)
+            trace = current()
+            one = trace.region.threads.single
+            with nullcontext() if one else trace.open_if(elected(), "one", trace.with_threads(single=True)):
+                self.full.expect(bytes_, leader=self._ring.pair)
+
+    def acquired(self) -> None:
+        """A barrier was waited for: items add the fences that they need."""
+        for item in self._items.values():
+            acquired = getattr(item, "acquired", None)
+            if acquired is not None:
+                acquired()
 
     def used(self, by: str) -> None:
         self.uses.add(by)
@@ -74,13 +101,13 @@ class Slot:
 
 
 class _State:
-    """Where one role is in a ring: stage, phase, and how many stages it still holds behind."""
+    """Where one role is in a ring: stage, phase, and the stages that it holds behind."""
 
     def __init__(self, trace: Trace, kind: str) -> None:
         with trace.at_head():
             self.stage: Var = var(0)
             self.phase: Var = var(1 if kind == "put" else 0)  # a fresh barrier has completed a phase of parity 1
-            self.held: Var | None = None
+            self.held: list[Var] = []  # newest first; a number that is no stage: none
 
     def advance(self, stages: int) -> None:
         if stages == 1:
@@ -89,11 +116,7 @@ class _State:
         self.stage += 1
         wrapped = self.stage == stages
         self.stage.set(0, when=wrapped)
-        self.phase.set(self.phase ^ 1, when=wrapped)
-
-    def back(self, n: int, stages: int) -> Any:
-        """The stage n before this one."""
-        return select(self.stage >= n, self.stage - n, self.stage + (stages - n))
+        self.phase.update("^", 1, when=wrapped)
 
 
 class Ring:
@@ -107,6 +130,7 @@ class Ring:
         self.multicast = multicast
         for item in items.values():
             item.bind(stages)
+        self.pair = any(_halved(item) for item in items.values())
         self.full = MBarrier(trace.unique(f"{name}_full"), stages, 1, trace)
         self.empty = MBarrier(trace.unique(f"{name}_empty"), stages, self._reader_warps(trace), trace)
         if multicast:
@@ -151,7 +175,7 @@ class Ring:
 
     def _reader_warps(self, trace: Trace) -> int:
         warps = sum(r.warps for r in self.readers) or trace.warps
-        return warps * self.cluster_size()
+        return warps * (2 if self.pair else self.cluster_size())
 
     def _state(self, kind: str) -> _State:
         trace = current()
@@ -188,6 +212,7 @@ class _Put(AbstractContextManager[Any]):
         self.state = ring._state("put")
         self.slot = Slot(ring, self.state, trace)
         self.slot.empty.wait(self.state.phase)
+        self.slot.acquired()
         self.place = trace.later()
         return ring._result(self.slot)
 
@@ -199,10 +224,9 @@ class _Put(AbstractContextManager[Any]):
         if slot.completion is not None:
             ring._counts(slot.full, 1)
             slot.completion(slot.full)
-        elif threads.single:
-            ring._counts(slot.full, 1)
-            with trace.at(self.place):
-                slot.full.arrive(expect=slot.bytes)
+        elif threads.single or (threads.warps == 1 and slot.bytes):
+            ring._counts(slot.full, 2 if ring.pair else 1)
+            self._arrive_with_bytes()
             trace.note("wait", f"{ring.name}: empty stage; then {slot.bytes} bytes expected")
         else:
             ring._counts(slot.full, threads.warps)
@@ -212,6 +236,33 @@ class _Put(AbstractContextManager[Any]):
                 raise error("SML0336", what="A TMA load", threads=threads.describe())
             _arrive_warp(slot.full, 1)
         self.state.advance(ring.stages)
+
+    def _arrive_with_bytes(self) -> None:
+        """One thread arrives and expects what the body's copies bring: at the beginning, so that copies and arrivals
+        overlap, or behind what the warp itself has written."""
+        trace, slot = current(), self.slot
+        threads = trace.region.threads
+        if slot.written_by_threads:
+            proxy_fence()
+            trace.note("fence", f"proxy fence: {self.ring.name} is written by threads, too")
+            trace.emit("bar.warp.sync", 0xFFFFFFFF)
+            place: AbstractContextManager[Any] = nullcontext()
+        else:
+            place = trace.at(self.place)
+        with (
+            place,
+            nullcontext() if threads.single else trace.open_if(elected(), "one", trace.with_threads(single=True)),
+        ):
+            if self.ring.pair:
+                slot.full.arrive_at_leader(slot.bytes)
+            else:
+                slot.full.arrive(expect=slot.bytes)
+
+
+def _halved(item: Any) -> bool:
+    """Whether a CTA pair shares it: halves of operands, or an accumulator of the pair."""
+    data = getattr(item, "data", item)
+    return bool(getattr(data, "halves", 0)) or (getattr(item, "group", 1) == 2 and hasattr(item, "tile_columns"))
 
 
 class _Get(AbstractContextManager[Any]):
@@ -228,10 +279,7 @@ class _Get(AbstractContextManager[Any]):
         self.slot.full.wait(self.state.phase)
         self.groups = trace.wgmma_groups
         self.region_groups = self._counted(trace)
-        for item in self.slot._items.values():
-            acquired = getattr(item, "acquired", None)
-            if acquired is not None:
-                acquired()
+        self.slot.acquired()
         return ring._result(self.slot)
 
     def _counted(self, trace: Trace) -> int:
@@ -259,30 +307,36 @@ class _Get(AbstractContextManager[Any]):
                 if groups:
                     wgmma.wait(0)
                     trace.note("wait", f"{ring.name}: for the products of this stage")
-                _arrive_warp(slot.empty, ring.cluster_size())
+                if ring.pair:
+                    _arrive_leader(slot.empty)
+                else:
+                    _arrive_warp(slot.empty, ring.cluster_size())
         state.advance(ring.stages)
 
     def _release_behind(self, trace: Trace, groups: int) -> None:
-        """Give back the stage of `behind` steps ago, if there was one."""
+        """Give back the stage of `behind` steps ago, if there was one, and hold this one."""
         ring, state, n = self.ring, self.state, self.behind
         wgmma.wait(n * groups)
-        if state.held is None:
+        if not state.held:
             with trace.at_head():
-                state.held = var(0)
+                state.held = [var(ring.stages) for _ in range(n)]
             role = trace.region.threads.role
-            trace.after_wgmma.setdefault(role, []).append(lambda: self._drain(n))
-        ready = state.held == n
-        _arrive_warp(ring.empty[state.back(n, ring.stages)], ring.cluster_size(), ready, converged=True)
-        state.held.set(state.held + 1, when=~ready)
+            trace.after_wgmma.setdefault(role, []).append(self._drain)
+        self._release(state.held[-1])
+        for older, newer in zip(reversed(state.held[1:]), reversed(state.held[:-1]), strict=True):
+            older.set(newer)
+        state.held[0].set(state.stage)
         trace.note("wait", f"{ring.name}: for the products of {n} stage{'s' * (n > 1)} ago, whose stage is given back")
 
-    def _drain(self, n: int) -> None:
-        ring, state = self.ring, self.state
-        assert state.held is not None
-        for j in range(n, 0, -1):
-            _arrive_warp(ring.empty[state.back(j, ring.stages)], ring.cluster_size(), state.held >= j, converged=True)
-        state.held.set(0)
-        current().note("arrive", f"{ring.name}: stages held back are given back")
+    def _release(self, held: Var) -> None:
+        ring = self.ring
+        _arrive_warp(ring.empty[held], ring.cluster_size(), held != ring.stages, converged=True)
+
+    def _drain(self) -> None:
+        for held in reversed(self.state.held):
+            self._release(held)
+            held.set(self.ring.stages)
+        current().note("arrive", f"{self.ring.name}: stages held back are given back")
 
 
 def _arrive_warp(barrier: MBarrier, ranks: int, when: Value | None = None, *, converged: bool = False) -> None:
@@ -299,6 +353,14 @@ def _arrive_warp(barrier: MBarrier, ranks: int, when: Value | None = None, *, co
         barrier.arrive_at(lane_index(), when=chosen)
     else:
         barrier.arrive_if(chosen)
+
+
+def _arrive_leader(barrier: MBarrier) -> None:
+    """One arrival a warp on the barrier of the pair's even CTA."""
+    trace = current()
+    trace.emit("bar.warp.sync", 0xFFFFFFFF)
+    with trace.open_if(elected(), "one", trace.with_threads(single=True)):
+        barrier.arrive_at_leader(0)
 
 
 def _roles(readers: Role | tuple[Role, ...] | None) -> tuple[Role, ...]:

@@ -201,9 +201,8 @@ class Value:
     def to(self, to: DType | str) -> Value:
         """The value in another dtype: integers wrap, floats round to nearest even, and toward zero to integers."""
         target = dtype(to)
-        if target is self.dtype:
-            return self
-        return _convert(self, target)
+        source = self.get() if isinstance(self, Var) else self
+        return source if target is self.dtype else _convert(source, target)
 
 
 class Var(Value):
@@ -230,29 +229,37 @@ class Var(Value):
         trace.emit(_move(self.dtype), result.register, self)
         return result
 
-    def __iadd__(self, o: Scalar) -> Var:  # type: ignore[misc]
-        self.set(self + o)
+    def update(self, op: str, other: Scalar, *, when: Value | None = None) -> Var:
+        """x = x op other in place, one instruction (for the threads for which `when` holds)."""
+        mate = _mate(self, other, op)
+        spelling = _BINARY[op][_KIND[self.dtype.kind]]
+        if mate is None or spelling is None or not self.dtype.native:
+            raise error("SML0303", op=f"{op}=", left=self.dtype.name, right=_kind_of(other))
+        trace = current()
+        guard = Guard(trace.read(when)) if when is not None else None
+        if self.dtype.kind == "pred":
+            mate = as_value(mate, self.dtype)
+        opcode = spelling.format(t=self.dtype.register, b=f"b{self.dtype.bits}")
+        trace.emit(opcode, self.register, self, mate, guard=guard)
         return self
+
+    def __iadd__(self, o: Scalar) -> Var:  # type: ignore[misc]
+        return self.update("+", o)
 
     def __isub__(self, o: Scalar) -> Var:  # type: ignore[misc]
-        self.set(self - o)
-        return self
+        return self.update("-", o)
 
     def __imul__(self, o: Scalar) -> Var:  # type: ignore[misc]
-        self.set(self * o)
-        return self
+        return self.update("*", o)
 
     def __ixor__(self, o: Scalar) -> Var:  # type: ignore[misc]
-        self.set(self ^ o)
-        return self
+        return self.update("^", o)
 
     def __iand__(self, o: Scalar) -> Var:  # type: ignore[misc]
-        self.set(self & o)
-        return self
+        return self.update("&", o)
 
     def __ior__(self, o: Scalar) -> Var:  # type: ignore[misc]
-        self.set(self | o)
-        return self
+        return self.update("|", o)
 
 
 def var(value: Scalar, dtype: DType | str | None = None) -> Var:
@@ -398,6 +405,8 @@ def _fold(op: str, a: Any, b: Any, kind: DType) -> Any:
         return ~a if b else a
     if kind.kind == "float" or not isinstance(b, int) or not isinstance(a, Value):
         return None
+    if isinstance(a, Var) and b in (0, 1):
+        return None  # a copy is wanted: the place may change
     if (op in ("+", "-", "<<", ">>", "|", "^") and b == 0) or (op in ("*", "//") and b == 1):
         return a
     if op in ("*", "&") and b == 0:

@@ -15,7 +15,7 @@ from smalti.lang.distribution import ROWS, Distribution, operand_a
 from smalti.lang.distribution import accumulator as accumulator_layout
 from smalti.lang.dtypes import DType, dtype
 from smalti.lang.shared import Shared
-from smalti.lang.trace import Later, Trace, current
+from smalti.lang.trace import Later, Region, Trace, current
 from smalti.lang.values import Scalar, Value, as_value, fresh
 from smalti.ptx.module import Immediate, Register
 
@@ -60,6 +60,8 @@ class Accumulator:
     def __init__(self, shape: tuple[int, int], kind: DType, wide: int, trace: Trace) -> None:
         self.shape, self.dtype, self.wide = shape, kind, wide
         self.region = trace.region
+        self._version = 0
+        self._uses: list[tuple[Region, Region]] = []  # of values: where they were given, where they were used
         count = shape[0] * shape[1] // 128 // kind.per_register
         type_ = kind.register if kind.bits == 32 else "b32"
         self.registers = [trace.register(type_) for _ in range(count)]
@@ -81,12 +83,9 @@ class Accumulator:
 
     def zero(self) -> None:
         """Set it to zero; no product may be in flight."""
-        trace = current()
+        self._written(current().region)
         for r in self.registers:
-            if r.type == "f32":
-                trace.emit("mov.f32", r, Immediate(0, "f32"))
-            else:
-                trace.emit(f"mov.{r.type}", r, 0)
+            _zero(r)
 
     def mma(
         self,
@@ -132,6 +131,7 @@ class Accumulator:
         if add is False and trace.region is self.region and self._zeroing is not None:
             self._zeroing.block.statements.clear()  # the first product overwrites it whatever happens
         self._zeroing = None
+        self._written(trace.region)
         signs = [] if self.dtype.name == "s32" else [-1 if negate_a else 1, -1 if negate_b else 1]
         self._issue(a, b, shape, _scale_d(add), signs, saturate, metadata, selector)
 
@@ -149,8 +149,8 @@ class Accumulator:
         trace = current()
         sparse = metadata is not None
         deep = shape.deep * (2 if sparse else 1)
-        a_operand = None if isinstance(a, Array) else _Operand(a, a.axis == 1, ROWS, shape.deep)
-        b_operand = _Operand(b, b.axis == 0, shape.wide, deep)
+        a_operand = None if isinstance(a, Array) else MatrixOperand(a, a.axis == 1, ROWS, shape.deep)
+        b_operand = MatrixOperand(b, b.axis == 0, shape.wide, deep)
         bits16 = a.dtype.bits == 16
         turns = [int(not o.k_major) for o in (a_operand, b_operand) if o is not None] if bits16 else []
         opcode = (
@@ -183,7 +183,8 @@ class Accumulator:
     def wait(self, *, behind: int = 0) -> Array:
         """Wait for the products in flight (all but the `behind` newest groups) and give the values.
 
-        Ring stages that were held back for these products are given back here, too.
+        They are the accumulator's own registers: use them before the next product (or take a `copy()`), else
+        SML0607. Ring stages that were held back for these products are given back here, too.
         """
         trace = current()
         self._visible(trace)
@@ -191,12 +192,14 @@ class Accumulator:
         if behind == 0:
             for release in trace.after_wgmma.get(trace.region.threads.role, ()):
                 release()
-        values = []
-        for r in self.registers:
-            kept = trace.register(r.type)
-            trace.emit(f"mov.{'b32' if r.type == 'b32' else r.type}", kept, r)
-            values.append(kept)
-        return Array(self.dtype, self.distribution, values, trace.region)
+        return Array(self.dtype, self.distribution, list(self.registers), trace.region, _Loan(self, trace.region))
+
+    def _written(self, region: Region) -> None:
+        """Values given before are gone; one given outside a loop and used inside it would be gone next time round."""
+        self._version += 1
+        loops = region.loops()
+        if any(loops & used.loops() - made.loops() for made, used in self._uses):
+            raise error("SML0607", shape=self.shape)
 
     def _visible(self, trace: Trace) -> None:
         if not trace.region.inside(self.region):
@@ -215,7 +218,22 @@ class Accumulator:
         return _Shape(m // ROWS, n, self.wide, k // deep, deep)
 
 
-class _Operand:
+class _Loan:
+    """Values that are an accumulator's own registers; arrays call it at every use."""
+
+    def __init__(self, owner: Accumulator, made: Region) -> None:
+        self.owner, self.made, self.version = owner, made, owner._version
+
+    def __call__(self) -> None:
+        owner = self.owner
+        if owner._version != self.version:
+            raise error("SML0607", shape=owner.shape)
+        use = (self.made, current().region)
+        if use not in owner._uses:
+            owner._uses.append(use)
+
+
+class MatrixOperand:
     """Descriptors of one shared tile: a base made once, and constant steps to each instruction's part.
 
     `outer` rows or columns and `deep` elements of K are what one instruction takes.
@@ -249,7 +267,10 @@ class _Operand:
 
 
 def accumulator(m: int, n: int, kind: DType | str = "f32") -> Accumulator:
-    """A zeroed accumulator of m x n in the registers of this warpgroup: m a multiple of 64, n of 8.
+    """An accumulator of m x n in the registers of this warpgroup: m a multiple of 64, n of 8.
+
+    It starts as zero, and stays zero until a product: made before a loop over tiles whose first product has
+    add=False, it is zeroed once, and still right where K = 0.
 
     Errors: SML0605 sizes, SML0606 more registers than a thread has, SML0601 dtype, SML0604 not a warpgroup.
     """
@@ -301,6 +322,11 @@ def wait(behind: int = 0) -> None:
     trace.emit("wgmma.wait_group.sync.aligned", behind)
 
 
+def _zero(register: Register) -> None:
+    zero: Any = Immediate(0, "f32") if register.type == "f32" else 0
+    current().emit(f"mov.{register.type}", register, zero)
+
+
 def _turned(a: Shared | Array) -> Shared:
     if isinstance(a, Array):
         raise error("SML0602", have=f"{a.distribution}, transposed", wanted="operand A as it is")
@@ -308,7 +334,9 @@ def _turned(a: Shared | Array) -> Shared:
 
 
 def _predicate(add: Any) -> Any:
-    return as_value(add, "pred") if isinstance(add, bool) else add
+    if not isinstance(add, bool):
+        return add
+    return current().once(("predicate", add), lambda: as_value(add, "pred"))
 
 
 def _scale_d(add: Any) -> Any:

@@ -36,6 +36,7 @@ def matmul_hopper(
     load, mma = sm.roles(load=sm.warpgroup(1, regs=budget["load"]), mma=sm.warpgroup(consumers, regs=budget["mma"]))
     ring = sm.ring(stages, a=A.shared(), b=B.shared(), readers=mma, multicast=("b",) if cluster[0] > 1 else ())
     out = sm.shared((tm, part), d.dtype, name="d_out") if d.bulk else None
+    accumulated = sm.f32 if a.dtype.kind == "float" else sm.s32
     work = sm.persistent(D, group=group)
 
     with load.elect():
@@ -46,8 +47,8 @@ def matmul_hopper(
                     s.b.load(B[j, k])
 
     with mma as g:
+        acc = sm.wgmma.accumulator(rows, tn, accumulated)  # K = 0: stays zero
         for i, j in work:
-            acc = sm.wgmma.accumulator(rows, tn, sm.s32 if a.dtype.kind != "float" else sm.f32)
             for k in A.range(1):
                 with ring.get(behind=1) as s:
                     acc.mma(s.a.rows(g, rows), s.b.T, add=k > 0)

@@ -215,4 +215,6 @@ def _readable(bits: NDArray[Any]) -> bool:
 
 
 def _multiprocessors(device: str | Device | None) -> int:
-    return find(device, arch="sm_90a").sm_count
+    """How many CTAs run at once. The virtual GPU gains nothing from more of them: it takes the largest tiles."""
+    found = find(device, arch="sm_90a")
+    return 1 if found.kind == "virtual" else found.sm_count
