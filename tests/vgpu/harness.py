@@ -56,7 +56,9 @@ def machine_for(
     for i, p in enumerate(params):
         if isinstance(p, np.ndarray):
             data = np.ascontiguousarray(p)
-            segment = memory.allocate(f"p{i}", data.nbytes, data=data.view(np.uint8).ravel(), defined=i not in undefined)
+            segment = memory.allocate(
+                f"p{i}", data.nbytes, data=data.view(np.uint8).ravel(), defined=i not in undefined
+            )
             buffers.append((segment, data))
             p = np.uint64(segment.address)
         raw += bytes(-len(raw) % p.nbytes) + p.tobytes()
@@ -70,7 +72,9 @@ def results(machine: Machine) -> list[np.ndarray]:
     return [s.data[: d.nbytes].copy().view(d.dtype).reshape(d.shape) for s, d in machine.test_buffers]  # type: ignore[attr-defined]
 
 
-def _cuda(module: Module, params: Any, entry: str, grid: Any, block: Any, cluster: Any, shared: int) -> list[np.ndarray]:
+def _cuda(
+    module: Module, params: Any, entry: str, grid: Any, block: Any, cluster: Any, shared: int
+) -> list[np.ndarray]:
     from smalti.run import cuda
     from smalti.run.launch import Buffer, Launch, Pointer, Scalar
 
@@ -83,7 +87,9 @@ def _cuda(module: Module, params: Any, entry: str, grid: Any, block: Any, cluste
             given.append(Pointer(f"p{i}"))
         else:
             given.append(Scalar(f"u{8 * p.nbytes}", int.from_bytes(p.tobytes(), "little")))
-    out, _ = cuda.launch(print_module(module).encode(), Launch(entry, grid, block, cluster, shared, tuple(given), buffers))
+    out, _ = cuda.launch(
+        print_module(module).encode(), Launch(entry, grid, block, cluster, shared, tuple(given), buffers)
+    )
     arrays = [(i, p) for i, p in enumerate(params) if isinstance(p, np.ndarray)]
     return [out[f"p{i}"].view(p.dtype).reshape(p.shape) for i, p in arrays]
 
@@ -191,7 +197,13 @@ class _Maker:
 
 
 def execute(
-    opcode: str, outs: Any, *operands: Any, guard: np.ndarray | None = None, arch: str = "sm_90a", block: int = 0, **options: Any
+    opcode: str,
+    outs: Any,
+    *operands: Any,
+    guard: np.ndarray | None = None,
+    arch: str = "sm_90a",
+    block: int = 0,
+    **options: Any,
 ) -> Any:
     """Run one instruction: `outs` the destination's register type ((t, u) for `d|p`, a list for a vector), operands
     arrays (registers), lists (vectors) or constants. Returns the destination as unsigned words, predicates as bools;
@@ -220,11 +232,33 @@ def execute(
 def words(bits: int, n: int = 64, seed: int = 1) -> np.ndarray:
     """Interesting unsigned words: edges of the signed and unsigned range, powers of two, random ones."""
     top = (1 << bits) - 1
-    edges = [0, 1, 2, 3, top, top - 1, top >> 1, (top >> 1) + 1, (top >> 1) - 1, 5, 7, 0x55 * (top // 255), 0xAA * (top // 255)]
+    edges = [
+        0,
+        1,
+        2,
+        3,
+        top,
+        top - 1,
+        top >> 1,
+        (top >> 1) + 1,
+        (top >> 1) - 1,
+        5,
+        7,
+        0x55 * (top // 255),
+        0xAA * (top // 255),
+    ]
     edges += [1 << k for k in range(0, bits, max(1, bits // 8))]
     rng = np.random.default_rng(seed)
-    values = edges + [int(x) & top for x in rng.integers(0, 1 << 62, n)] + [int(x) & 0xFF for x in rng.integers(0, 1 << 62, 4)]
-    values = [v ^ (int(s) << 62 & top) for v, s in zip(values, rng.integers(0, 4, len(values)), strict=True)] if bits == 64 else values
+    values = (
+        edges
+        + [int(x) & top for x in rng.integers(0, 1 << 62, n)]
+        + [int(x) & 0xFF for x in rng.integers(0, 1 << 62, 4)]
+    )
+    values = (
+        [v ^ (int(s) << 62 & top) for v, s in zip(values, rng.integers(0, 4, len(values)), strict=True)]
+        if bits == 64
+        else values
+    )
     order = rng.permutation(len(values))[:n]
     return np.array([values[i] for i in order], WORDS[bits])
 

@@ -59,7 +59,10 @@ def is_nan(words: Array, base: str) -> Array:
 
 
 def rounded(values: Array, base: str, rounding: str, sat: bool = False, relu: bool = False) -> Array:
-    """Words nearest to float64 values that are rounded to odd (for f64: final already)."""
+    """Words nearest to float64 values that are rounded to odd (for f64: final already). NaN is canonical."""
+    if base == "f64":
+        words = values.view(np.uint64)
+        return np.where(is_nan(words, base), np.uint64(NAN[base]), words)
     return encode(values, base, rounding, sat=sat, relu=relu, satfinite=False)
 
 
@@ -124,12 +127,13 @@ LARGEST = Fraction(1.7976931348623157e308)
 
 def _round(exact: Fraction, rounding: str) -> float:
     """A nonzero rational number as float64."""
+    sign = 1 if exact > 0 else -1
     if abs(exact) > LARGEST:
         if rounding == "rn":
             away = abs(exact) >= LARGEST + Fraction(2) ** 970
         else:
             away = rounding == ("rp" if exact > 0 else "rm")
-        return math.copysign(math.inf if away else float(LARGEST), exact)
+        return math.copysign(math.inf if away else float(LARGEST), sign)
     nearest = float(exact)
     difference = exact - Fraction(nearest)
     if rounding == "rn" or difference == 0:
@@ -138,7 +142,7 @@ def _round(exact: Fraction, rounding: str) -> float:
         beyond, target = abs(Fraction(nearest)) > abs(exact), 0.0
     else:
         beyond, target = (difference < 0) == (rounding == "rm"), -math.inf if rounding == "rm" else math.inf
-    return math.copysign(math.nextafter(nearest, target) if beyond else nearest, exact)
+    return math.copysign(math.nextafter(nearest, target) if beyond else nearest, sign)
 
 
 def lanewise(
