@@ -116,6 +116,10 @@ _NAMES = {
     "launch_grid": "smalti.lang.schedule",
     # tensor cores, PTX
     "wgmma": "smalti.lang.wgmma:",
+    "tcgen05": "smalti.lang.tcgen05:",
+    "tensor_memory": "smalti.lang.tensor_memory",
+    "quantize": "smalti.run.scaled",
+    "BlockScaled": "smalti.run.scaled",
     "emit": "smalti.lang.raw",
     "ptx": "smalti.lang.raw",
     # ready operations and devices

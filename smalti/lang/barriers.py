@@ -95,9 +95,31 @@ class MBarrier:
             "mbarrier.arrive.release.cluster.shared::cluster.b64", SINK, Address(trace.read(address)), guard=guard
         )
 
-    def expect(self, bytes_: int) -> None:
-        """Add `bytes_` to what the current phase waits for."""
-        current().emit("mbarrier.expect_tx.relaxed.cta.shared::cta.b64", self.raw, bytes_)
+    def leader(self) -> Address:
+        """The same barrier of the even CTA of the pair: bit 24 of a shared address is bit 0 of the rank."""
+        trace, address = current(), fresh("u32")
+        own = self.raw
+        base: Any = own.base
+        if own.offset:
+            base = trace.register("u32")
+            trace.emit("add.u32", base, own.base, own.offset)
+        trace.emit("and.b32", address, base, 0xFEFFFFFF)
+        return Address(trace.read(address))
+
+    def arrive_at_leader(self, expect: int) -> None:
+        """Arrive once on the barrier of the pair's even CTA, first adding `expect` bytes to what its phase waits for."""
+        trace = current()
+        if expect:
+            trace.emit("mbarrier.arrive.expect_tx.release.cluster.shared::cluster.b64", SINK, self.leader(), expect)
+        else:
+            trace.emit("mbarrier.arrive.release.cluster.shared::cluster.b64", SINK, self.leader())
+
+    def expect(self, bytes_: int, *, leader: bool = False) -> None:
+        """Add `bytes_` to what the current phase waits for (`leader`: of the pair's even CTA)."""
+        if leader:
+            current().emit("mbarrier.expect_tx.relaxed.cluster.shared::cluster.b64", self.leader(), bytes_)
+        else:
+            current().emit("mbarrier.expect_tx.relaxed.cta.shared::cta.b64", self.raw, bytes_)
 
     def wait(self, parity: Scalar) -> None:
         """Wait until the phase of that parity is complete: 0 for the first, 1 for the second, 0 ...
@@ -133,9 +155,11 @@ def shared_address(variable: Variable) -> Value:
 
 def initialise(trace: Trace) -> None:
     """Fill the place at the kernel's start where one thread initialises all mbarriers."""
-    if not trace.barriers:
+    if not trace.barriers and not trace.at_setup:
         return
     with trace.at(trace.setup):
+        for act in trace.at_setup:
+            act()
         with trace.open_if(thread_index() == 0, "setup"):
             for b in trace.barriers:
                 trace.plan.barriers.append(Barriers(b.name, b.count, b.arrivals))

@@ -17,6 +17,7 @@ from smalti.errors import error
 from smalti.lang import grid as grids
 from smalti.lang.dtypes import DTYPES, DType
 from smalti.lang.parameters import MapParameter, Parameter, PointerParameter, SizeParameter, StrideParameter
+from smalti.lang.scales import scales_name
 from smalti.lang.signature import BULK, Facts, Operand, Signature, facts
 from smalti.layout.tensor_map import BYTES as MAP_BYTES
 from smalti.layout.tensor_map import TensorMap
@@ -24,6 +25,7 @@ from smalti.run.devices import device as find
 from smalti.run.dtypes import as_bits, numpy_dtype, to_memory
 from smalti.run.execute import run
 from smalti.run.launch import Buffer, Launch, MapOf, Pointer, Scalar, Struct
+from smalti.run.scaled import BlockScaled
 
 if TYPE_CHECKING:
     from smalti.lang.kernel import Kernel, Traced
@@ -50,6 +52,7 @@ class Given:
     data: NDArray[np.uint8]
     facts: Facts
     copied: str = ""  # why it was copied first
+    scales: NDArray[np.uint8] | None = None  # of a block-scaled operand: atoms [row groups, factor groups, 512]
 
 
 def given(operand: Operand, value: Any, dtype: str | None = None) -> Given:
@@ -57,6 +60,8 @@ def given(operand: Operand, value: Any, dtype: str | None = None) -> Given:
 
     `dtype` reads the bits as another format of the same width. Errors: SML0111 to SML0113, SML0371.
     """
+    if operand.scaled or isinstance(value, BlockScaled):
+        return _scaled(operand, value)
     bits, name = as_bits(value, what=operand.name, dtype=dtype)
     if bits.ndim != len(operand.dims):
         raise error("SML0371", operand=operand.name, have=bits.ndim, wanted=len(operand.dims))
@@ -70,6 +75,17 @@ def given(operand: Operand, value: Any, dtype: str | None = None) -> Given:
     others = [s for n, s in enumerate(strides) if n != axis and bits.size]
     known = Facts(kind, -1 if axis == bits.ndim - 1 else axis, math.gcd(BULK, *others))
     return Given(bits.shape, strides, _memory(bits, name), known, copied)
+
+
+def _scaled(operand: Operand, value: Any) -> Given:
+    """A block-scaled operand, packed with rows at multiples of 16 bytes. Errors: SML0726."""
+    if not operand.scaled or not isinstance(value, BlockScaled):
+        wanted = "a block-scaled value (sm.quantize)" if operand.scaled else "a plain array"
+        raise error("SML0726", operand=operand.name, wanted=wanted, given=type(value).__name__)
+    data, pitch = value.data_bytes()
+    known = Facts(DTYPES[value.scheme.element], scheme=value.scheme.name)
+    copied = "K is not its last axis" if value.transposed else ""
+    return Given(value.along_rows[0].shape, (pitch, 1), data.reshape(-1), known, copied, value.scale_atoms())
 
 
 def _contiguous_axis(bits: NDArray[Any]) -> int | None:
@@ -155,6 +171,7 @@ def build_launch(
     strides: Mapping[str, tuple[int, ...]],
     sizes: Mapping[str, int],
     sms: int,
+    shapes: Mapping[str, tuple[int, ...]] | None = None,
 ) -> Launch:
     """The launch of a trace over these buffers (`strides` in bytes), on a device with so many multiprocessors."""
     x, y, z = (grids.evaluate(g, sizes, sms) for g in traced.grid)
@@ -166,7 +183,8 @@ def build_launch(
             return Pointer(spec.tensor)
         if isinstance(spec, StrideParameter):
             return Scalar("u64", strides[spec.tensor][spec.axis])
-        return tensor_map(spec, buffers[spec.tensor].shape, strides[spec.tensor])
+        shape = (shapes or {}).get(spec.tensor, buffers[spec.tensor].shape)
+        return tensor_map(spec, shape, strides[spec.tensor])
 
     return Launch(
         entry=traced.entry,
@@ -183,9 +201,10 @@ def tensor_map(spec: MapParameter, shape: tuple[int, ...], strides: tuple[int, .
     """The tensor map of a tensor; zero bytes for one without elements, which no map can name and nobody copies."""
     if 0 in shape:
         return Struct(bytes(MAP_BYTES))
+    inner, *outer = (shape[a] for a in spec.order)
     made = TensorMap(
         spec.type,
-        size=tuple(shape[a] for a in spec.order),
+        size=(-(-inner // spec.pack), *outer),
         stride=tuple(strides[a] for a in spec.order[1:]),
         box=spec.box,
         swizzle=spec.swizzle,
@@ -242,14 +261,23 @@ def call(
         strides = {name: g.strides for name, g in made.operands.items()}
         strides |= {name: dense_strides(shape, -1, kinds[name]) for name, shape in made.outputs.items()}
         buffers = {name: _input(name, g) for name, g in made.operands.items()}
+        for name, g in made.operands.items():
+            if g.scales is not None:
+                groups, atoms, _ = g.scales.shape
+                hidden = scales_name(name)
+                buffers[hidden] = Buffer(hidden, "u32", (groups, atoms, 128), data=g.scales.reshape(-1))
+                strides[hidden] = (atoms * 512, 512, 4)
         buffers |= {name: Buffer(name, kinds[name].name, shape, output=True) for name, shape in made.outputs.items()}
-        launch = build_launch(traced, buffers, strides, made.sizes, chosen.sm_count)
+        shapes = {name: g.shape for name, g in made.operands.items()}
+        launch = build_launch(traced, buffers, strides, made.sizes, chosen.sm_count, shapes)
         outputs = dict(run(traced.module, launch, chosen, **how).outputs)
     return next(iter(outputs.values())) if len(outputs) == 1 else tuple(outputs.values())
 
 
 def _input(name: str, g: Given) -> Buffer:
     """Strides of a buffer are in elements; packed elements are dense."""
+    if g.scales is not None:  # rows of packed bytes
+        return Buffer(name, "u8", (g.data.size,), data=g.data)
     kind = g.facts.dtype
     steps = None if kind.bits < 8 else tuple(s // kind.bytes for s in g.strides)
     return Buffer(name, kind.name, g.shape, strides=steps, data=g.data)

@@ -62,6 +62,7 @@ class MapParameter:
     box: tuple[int, ...]
     swizzle: str
     l2_promotion: str = "256B"
+    pack: int = 1  # elements of the tensor in one of the map, along the innermost dimension
 
     def describe(self) -> str:
         return f"map of {self.tensor} (box {'x'.join(map(str, reversed(self.box)))}, {self.swizzle})"

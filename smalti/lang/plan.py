@@ -62,6 +62,7 @@ class Plan:
     barriers: list[Barriers] = field(default_factory=list)
     named_barriers: int = 0
     shared_bytes: int = 0
+    tensor_columns: int = 0
     registers: list[str] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
     copies: list[str] = field(default_factory=list)  # of arguments, by the caller of the kernel
@@ -91,6 +92,8 @@ class Plan:
             lines.append(f"    {b.name}: {stages}{shape} {b.dtype}, {b.layout}, {b.bytes} bytes")
         for m in self.barriers:
             lines.append(f"    {m.name}: {m.number} mbarrier{'s' * (m.number > 1)}, {m.arrivals} arrivals")
+        if self.tensor_columns:
+            lines.append(f"  tensor memory: {self.tensor_columns} of 512 columns")
         lines.append(f"  named barriers: {self.named_barriers} of 16")
         lines += [f"  registers: {text}" for text in self.registers]
         lines.append("  implied:")

@@ -73,11 +73,12 @@ def persistent(tiles: Tiles, *, group: int = GROUP) -> Persistent:
     return Persistent(tiles, group)
 
 
-def block_tile(tiles: Tiles) -> tuple[Scalar, Scalar]:
-    """One tile a CTA: its indices (i, j) along the last two dimensions; the grid has a CTA for each tile."""
+def block_tile(tiles: Tiles, *, pair: bool = False) -> tuple[Scalar, Scalar]:
+    """One tile a CTA, or with `pair` one a CTA pair: its indices (i, j) along the last two dimensions; the grid has a
+    CTA (a pair) for each tile."""
     *_, rows, columns = tiles.counts()
-    launch_grid(rows, columns)
-    return block_index(0), block_index(1)
+    launch_grid(grid.times(rows, 2) if pair else rows, columns)
+    return (block_index(0) >> 1 if pair else block_index(0)), block_index(1)
 
 
 def launch_grid(x: grid.Expression, y: grid.Expression = 1, z: grid.Expression = 1) -> None:

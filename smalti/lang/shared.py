@@ -125,6 +125,7 @@ class Shared:
     line: Scalar = 0  # where the part begins
     along: Scalar = 0
     slot: Any = None  # of a ring or channel: gives the barrier that loads complete on
+    halves: int = 0  # of a CTA pair: this CTA holds its half of every so many rows
 
     def load(self, tile: Any, barrier: Any = None) -> None:
         """Copy a tile of global memory here by TMA; completes on the slot's barrier, or on `barrier`.

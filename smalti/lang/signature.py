@@ -53,15 +53,18 @@ class Facts:
 
     axis       the dimension whose elements are adjacent in memory
     alignment  the largest of 16, 8, 4, 2, 1 bytes that divides its address and all its other strides
+    scheme     of a block-scaled tensor, a name of `numerics.quantize.SCHEMES`
     """
 
     dtype: DType
     axis: int = -1
     alignment: int = BULK
+    scheme: str = ""
 
     def describe(self) -> str:
         order = "" if self.axis == -1 else f", dimension {self.axis} contiguous"
-        return f"{self.dtype.name}{order}, aligned to {self.alignment} bytes"
+        scheme = f"{self.scheme}: " if self.scheme else ""
+        return f"{scheme}{self.dtype.name}{order}, aligned to {self.alignment} bytes"
 
 
 def facts(dtype: DType | str, *, axis: int = -1, alignment: int = BULK) -> Facts:

@@ -17,9 +17,10 @@ from smalti.lang.distribution import Distribution
 from smalti.lang.dtypes import DType
 from smalti.lang.shared import Shared, shared
 from smalti.lang.signature import BULK, Facts, Operand
+from smalti.lang.threads import cluster_rank
 from smalti.lang.trace import current
-from smalti.lang.values import Scalar, Value, as_value, cdiv
-from smalti.ptx.module import Register
+from smalti.lang.values import Scalar, Value, as_value, cdiv, fresh
+from smalti.ptx.module import Address, Register
 
 __all__ = ["Tensor", "Tile", "Tiles"]
 
@@ -73,6 +74,20 @@ class Tensor:
         axis %= self.rank
         return self.dtype.bytes if axis == self.axis else trace.parameters.stride(trace, self.name, axis)
 
+    def scalar(self) -> Value:
+        """Its first element, f32 or a 32-bit integer; loaded once, at the kernel's start. Errors: SML0308."""
+        trace = current()
+        if not self.dtype.native or self.dtype.bits != 32:
+            raise error("SML0308", op="scalar()", dtype=self.dtype.name)
+
+        def load() -> Value:
+            value = fresh(self.dtype.name)
+            current().emit(f"ld.global.nc.{self.dtype.register}", value, Address(current().read(self.pointer)))
+            return value
+
+        found: Value = trace.once(("scalar", self.name), load)
+        return found
+
     def tiles(self, *shape: int) -> Tiles:
         """The tensor as a grid of tiles of this shape; the last ones may reach over the edge.
 
@@ -121,14 +136,30 @@ class Tiles:
         rows, columns = self.tile[-2:] if len(self.tile) > 1 else (1, self.tile[0])
         return Tile(self.tensor, origin, (rows, columns))
 
-    def shared(self, *, swizzle: str = "", name: str = "") -> Shared:
-        """A tile of this shape and dtype in shared memory, contiguous along the tensor's contiguous dimension."""
+    def shared(self, *, swizzle: str = "", name: str = "", halves: int = 0, all_scales: bool = False) -> Any:
+        """A tile of this shape and dtype in shared memory, contiguous along the tensor's contiguous dimension.
+
+        Of a block-scaled tensor with room for its scales (`scales.Scaled`). `halves`: on a CTA pair, each CTA holds
+        its half of every so many rows (of A: a row tile; of B: the N of an instruction), and with `all_scales` (B) the
+        scales of all of them. Errors: SML0725.
+        """
         tensor = self.tensor
         shape = self.tile[-2:] if tensor.rank > 1 else (1, self.tile[0])
         axis = 1 if tensor.axis == tensor.rank - 1 else 0
         if axis == 0 and tensor.axis != tensor.rank - 2:
             raise error("SML0342", tensor=tensor.name, axis=tensor.axis)
-        return shared((shape[0], shape[1]), tensor.dtype, axis=axis, swizzle=swizzle, name=name or tensor.name)
+        rows = shape[0]
+        if halves:
+            if rows % halves or halves % 2 or current().cluster != (2, 1, 1):
+                raise error("SML0725", tensor=tensor.name, rows=rows, halves=halves, cluster=current().cluster)
+            rows //= 2
+        made = shared((rows, shape[1]), tensor.dtype, axis=axis, swizzle=swizzle, name=name or tensor.name)
+        made = replace(made, halves=halves)
+        if tensor.operand.scaled:
+            from smalti.lang.scales import scaled_tile
+
+            return scaled_tile(made, tensor, shape[0] if all_scales else rows, everywhere=all_scales or not halves)
+        return made
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -170,6 +201,13 @@ class Tile:
         origin[axis] = origin[axis] + g * n
         shape[axis] = n
         return replace(self, origin=tuple(origin), shape=(shape[0], shape[1]))
+
+    def like(self, part: Any) -> Tile:
+        """The part of this tile where `part` of an accumulator belongs (`TensorMemory.split`)."""
+        m = part.memory
+        rank = cluster_rank() & 1 if m.group == 2 else 0
+        rows = self.rows(part.tile * m.group + rank, part.shape[0])
+        return rows.columns(part.index, part.width)
 
     def store(self, source: Any) -> None:
         """Write the tile; what lies over the edge is not written.

@@ -5,6 +5,7 @@ A tile takes one copy a stripe (a swizzle span of its contiguous axis) and at mo
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from smalti.errors import error
@@ -12,14 +13,63 @@ from smalti.lang.barriers import MBarrier
 from smalti.lang.parameters import MapParameter
 from smalti.lang.shared import Shared
 from smalti.lang.threads import cluster_rank, elected, first_of_warpgroup
-from smalti.lang.trace import current
+from smalti.lang.trace import Trace, current
 
 if TYPE_CHECKING:
     from smalti.lang.tensors import Tile
+    from smalti.lang.values import Value
 
 __all__ = ["load", "store"]
 
 LONGEST = 256  # elements of a box along one dimension (PTX ISA 5.5; cuTensorMapEncodeTiled)
+
+
+def fetch(start: Value, spec: MapParameter, copies: list[tuple[int, list[Any]]], slot: Any) -> None:
+    """Copies of boxes of one map to byte offsets from `start`, completing on the slot's barrier; bytes are expected
+    by the caller."""
+    trace = current()
+    map_ = trace.read(trace.parameters.map(trace, spec))
+    with _one_thread(trace):
+        for offset, coordinates in copies:
+            trace.emit(
+                _opcode(len(coordinates), slot.pair),
+                trace.builder.address(trace.read(start), offset),
+                trace.builder.tensor_address(map_, [trace.operand(c) for c in coordinates]),
+                slot.barrier_operand(),
+            )
+
+
+def _opcode(rank: int, pair: bool) -> str:
+    """On a pair the barrier may be the other CTA's."""
+    group = ".cta_group::2" if pair else ""
+    return f"cp.async.bulk.tensor.{rank}d{group}.shared::cluster.global.mbarrier::complete_tx::bytes"
+
+
+def _one_thread(trace: Trace) -> AbstractContextManager[Any]:
+    """The thread that issues: the one that runs here, or one of the warp. Errors: SML0336 where several warps run."""
+    threads = trace.region.threads
+    if threads.single:
+        return nullcontext()
+    if threads.warps != 1:
+        raise error("SML0336", what="A TMA load", threads=threads.describe())
+    return trace.open_if(elected(), "one", trace.with_threads(single=True))
+
+
+def _load_halves(target: Shared, tile: Tile) -> None:
+    """On a pair: of every `halves` rows of the tile, this CTA loads its half."""
+    slot, half = target.slot, target.halves // 2
+    if slot is None:
+        raise error("SML0335", tile=target.storage.name)
+    rank = cluster_rank() & 1
+    slot.expect(target.bytes)
+    for n in range(target.shape[0] // half):
+        part, source = target.rows(n, half), tile.rows(2 * n + rank, half)
+        parameter, lines = _map(part, source, 1)
+        copies = [
+            (stripe * part.geometry.stripe_bytes + line * part.geometry.span, _coordinates(part, source, stripe, line))
+            for stripe, line in _boxes(part, lines, 1)
+        ]
+        fetch(part.address(), parameter, copies, slot)
 
 
 def load(target: Shared, tile: Tile, barrier: MBarrier | None, share: int = 1) -> None:
@@ -28,6 +78,9 @@ def load(target: Shared, tile: Tile, barrier: MBarrier | None, share: int = 1) -
     Errors: SML0330 shape, SML0303 dtype, SML0343 alignment, SML0345 axis, SML0335 no barrier.
     """
     trace = current()
+    if target.halves:
+        _load_halves(target, tile)
+        return
     _check(target, tile, "load")
     slot = target.slot
     if barrier is None:
@@ -36,8 +89,12 @@ def load(target: Shared, tile: Tile, barrier: MBarrier | None, share: int = 1) -
         barrier = slot.full
         slot.expect(target.bytes)
         share = slot.share(target)
-    if not trace.region.threads.single:
-        raise error("SML0336", what="A TMA load", threads=trace.region.threads.describe())
+    with _one_thread(trace):
+        _issue_load(target, tile, barrier, share)
+
+
+def _issue_load(target: Shared, tile: Tile, barrier: MBarrier, share: int) -> None:
+    trace = current()
     parameter, lines = _map(target, tile, share)
     map_ = trace.read(trace.parameters.map(trace, parameter))
     address = target.address()
@@ -57,7 +114,7 @@ def load(target: Shared, tile: Tile, barrier: MBarrier | None, share: int = 1) -
             trace.builder.tensor_address(map_, [trace.operand(c) for c in coordinates]),
             barrier.raw,
         ]
-        opcode = f"cp.async.bulk.tensor.{len(coordinates)}d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        opcode = _opcode(len(coordinates), pair=False)
         if share > 1:
             mask_register = trace.register("u16")
             trace.emit("mov.u16", mask_register, mask)
@@ -138,8 +195,15 @@ def _map(memory: Shared, tile: Tile, share: int) -> tuple[MapParameter, int]:
     if lines > LONGEST:
         lines = next(n for n in range(LONGEST, 0, -1) if lines % n == 0)
     order = (tensor.axis, *(a for a in reversed(range(tensor.rank)) if a != tensor.axis))
-    box = (min(g.stripe, memory.extent), lines, *(1,) * (tensor.rank - 2))[: tensor.rank]
-    return MapParameter(tensor.name, tensor.dtype.map_type, order, box, g.swizzle), lines
+    pack = _pack(tensor)
+    box = (min(g.stripe, memory.extent) // pack, lines, *(1,) * (tensor.rank - 2))[: tensor.rank]
+    kind = "u8" if pack > 1 else tensor.dtype.map_type
+    return MapParameter(tensor.name, kind, order, box, g.swizzle, pack=pack), lines
+
+
+def _pack(tensor: Any) -> int:
+    """Packed 4-bit elements are moved as bytes: maps of packed elements know boxes of 128 elements only."""
+    return 2 if tensor.dtype.bits == 4 else 1
 
 
 def _boxes(memory: Shared, lines: int, share: int) -> list[tuple[int, int]]:
@@ -152,6 +216,7 @@ def _coordinates(memory: Shared, tile: Tile, stripe: int, line: Any) -> list[Any
     """Innermost first, elements."""
     tensor = tile.tensor
     inner = tile.origin[tensor.axis] + stripe * memory.geometry.stripe
+    inner = inner // _pack(tensor) if _pack(tensor) > 1 else inner
     if tensor.rank == 1:
         return [inner]
     other = tensor.rank - 1 if tensor.axis == tensor.rank - 2 else tensor.rank - 2

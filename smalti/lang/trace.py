@@ -111,6 +111,7 @@ class Trace:
     wgmma_groups: int = 0  # committed so far, in program order
     groups_in: dict[int, int] = field(default_factory=dict)  # of these, directly in a region
     after_wgmma: dict[str, list[Callable[[], None]]] = field(default_factory=dict)  # by role: at wait_group 0
+    at_setup: list[Callable[[], None]] = field(default_factory=list)  # before the kernel's first barrier
     roles_made: bool = False
 
     def __post_init__(self) -> None:
@@ -123,6 +124,7 @@ class Trace:
         self.root = self.region
         self.head = self.later()  # parameters and thread indices
         self.setup = self.later()  # barrier initialisation, by one thread
+        self.ready = self.later()  # behind the barrier that follows
 
     # -- instructions --
 

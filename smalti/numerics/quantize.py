@@ -122,18 +122,25 @@ def dequantize(
     ceil(length / block) entries along `axis`. Floats are refused (they are values, not codes): SML1014. SML1002 for the
     elements' container, SML1012 for the scheme, SML1013 for the axis or a global scale that is missing or not wanted.
     """
-    kind = lookup(scheme)
-    codes = formats.as_bits(elements, FORMATS[kind.element])
-    if (global_scale is not None) != kind.two_level:
-        raise error("SML1013", what="global_scale", got=global_scale, scheme=kind.name, legal=_GLOBAL[kind.two_level])
-    _check_options(codes, kind, axis, "floor", global_scale)
-    scale_codes = _scale_codes(scales, kind, codes.shape, axis)
+    kind, codes, scale_codes = check(elements, scales, scheme, axis=axis, global_scale=global_scale)
     length = codes.shape[axis]
     factor = np.repeat(formats.decode(scale_codes, kind.scale), kind.block, axis=axis)
     factor = np.take(factor, np.arange(length), axis=axis)
     values = formats.decode(codes, kind.element) * factor
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         return (values * np.float64(global_scale) if kind.two_level else values).astype(dtype)
+
+
+def check(
+    elements: Any, scales: Any, scheme: str, *, axis: int = -1, global_scale: float | np.float32 | None = None
+) -> tuple[Scheme, Array, Array]:
+    """The scheme, element codes and scale codes, if they fit each other. Raises as `dequantize`."""
+    kind = lookup(scheme)
+    codes = formats.as_bits(elements, FORMATS[kind.element])
+    if (global_scale is not None) != kind.two_level:
+        raise error("SML1013", what="global_scale", got=global_scale, scheme=kind.name, legal=_GLOBAL[kind.two_level])
+    _check_options(codes, kind, axis, "floor", None if global_scale is None else float(global_scale))
+    return kind, codes, _scale_codes(scales, kind, codes.shape, axis)
 
 
 _GLOBAL = {True: "a finite number above 0", False: "None: this scheme has no global scale"}

@@ -1,0 +1,399 @@
+"""Tensor memory of Blackwell: its allocation, accumulators in it, loads to and stores from registers.
+
+Products are issued in `tcgen05`, scale factors are in `scales`. All columns that a kernel uses are allocated at its
+start by one warp and freed at its end (PTX ISA 9.7.16.7).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+from smalti.errors import error
+from smalti.lang.arrays import Array
+from smalti.lang.barriers import cluster_sync, shared_address
+from smalti.lang.distribution import Distribution
+from smalti.lang.dtypes import DType, dtype
+from smalti.lang.tensors import Tiles
+from smalti.lang.threads import warp_index
+from smalti.lang.trace import Trace, current
+from smalti.lang.values import Scalar, Value, fresh
+from smalti.layout.linear import Layout
+from smalti.ptx.module import Address, Tile
+
+__all__ = ["Allocation", "Part", "TensorMemory", "allocation", "tensor_memory"]
+
+COLUMNS = 512  # of 32 bits, in each of 128 lanes (PTX ISA 9.7.16.1)
+LANES = 128
+_LEAST = 32  # columns that can be allocated; more go in powers of two
+_WIDEST = 32  # registers of one tcgen05.ld or .st that we emit
+
+
+@dataclass(eq=False)
+class Allocation:
+    """The columns of a kernel. `group` is the cta_group of all its tcgen05 instructions: 2 for a CTA pair."""
+
+    trace: Trace
+    group: int
+    used: int = 0
+    names: list[tuple[str, int, int]] = field(default_factory=list)
+    base: Any = None  # the address, u32
+
+    def take(self, name: str, columns: int, *, shrink: str = "") -> int:
+        """Columns for one thing; the first. Errors: SML0700 with the largest size that fits, named by `shrink`."""
+        if self.used + columns > COLUMNS:
+            raise error(
+                "SML0700", what=name, columns=columns, used=self.used, total=self.used + columns, limit=COLUMNS,
+                nearest=shrink or f"{COLUMNS - self.used} columns",
+            )  # fmt: skip
+        first, self.used = self.used, self.used + columns
+        self.names.append((name, first, columns))
+        return first
+
+    @property
+    def size(self) -> int:
+        """What is allocated: a power of two."""
+        return max(_LEAST, 1 << math.ceil(math.log2(max(self.used, 1))))
+
+    def _at_start(self) -> None:
+        trace = self.trace
+        with trace.open_if(warp_index() == 0, "setup"):
+            trace.emit(
+                f"tcgen05.alloc.cta_group::{self.group}.sync.aligned.shared::cta.b32",
+                Address(trace.read(shared_address(self.variable))),
+                self.size,
+            )
+            trace.emit(f"tcgen05.relinquish_alloc_permit.cta_group::{self.group}.sync.aligned")
+
+    def _at_end(self) -> None:
+        trace = self.trace
+        trace.emit("tcgen05.fence::before_thread_sync")
+        if self.group == 2:
+            cluster_sync()
+        else:
+            trace.emit("bar.sync", 0)
+        with trace.open_if(warp_index() == 0, "setup"):
+            trace.emit("tcgen05.fence::after_thread_sync")
+            trace.emit(f"tcgen05.dealloc.cta_group::{self.group}.sync.aligned.b32", self.base, self.size)
+        trace.note("dealloc", f"{self.size} columns of tensor memory, {self.used} of them used")
+        trace.module.tiles += [Tile(name, "tensor", first, columns) for name, first, columns in self.names]
+        trace.plan.tensor_columns = self.used
+
+    def start(self) -> None:
+        """Declare it; the address is read after the kernel's first barrier."""
+        trace = self.trace
+        self.variable = trace.shared_variable("tensor_memory_address", "b32", (1,), 4)
+        trace.at_setup.append(self._at_start)
+        trace.finishers.append(self._at_end)
+        with trace.at(trace.ready):
+            trace.emit("tcgen05.fence::after_thread_sync")
+            self.base = fresh("u32")
+            trace.emit("ld.shared::cta.u32", self.base, Address(trace.read(shared_address(self.variable))))
+
+
+def allocation(*, pair: bool | None = None) -> Allocation:
+    """The kernel's allocation, made at its first use. Errors: SML0701 not Blackwell, SML0702 pairs and single CTAs
+    mixed or no pair of CTAs."""
+    trace = current()
+    if not trace.arch.startswith(("sm_100", "sm_103")):
+        raise error("SML0701", arch=trace.arch)
+    found: Allocation | None = trace.cached.get("tensor memory")
+    if found is None:
+        group = 2 if pair else 1
+        if group == 2 and trace.cluster != (2, 1, 1):
+            raise error("SML0702", what="a CTA pair", have=f"cluster {trace.cluster}", wanted="cluster=(2, 1, 1)")
+        found = trace.cached["tensor memory"] = Allocation(trace, group)
+        found.start()
+    elif pair is not None and (found.group == 2) != pair:
+        have, wanted = ("pairs", "pair=True") if found.group == 2 else ("single CTAs", "pair=False")
+        raise error("SML0702", what="tensor memory", have=f"{have} before", wanted=wanted)
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TensorMemory:
+    """A matrix in tensor memory, or a part of it: `shape` (rows, columns) of `dtype`.
+
+    Rows come in tiles of one instruction's M: 64 or 128, on a pair 128 or 256; tiles lie behind each other in columns.
+    As an accumulator it is what `mma` adds to; as operand A its elements are packed.
+    """
+
+    name: str
+    whole: tuple[int, int]
+    shape: tuple[int, int]
+    dtype: DType
+    owner: Allocation
+    first: int  # column
+    per_stage: int
+    tile: int  # rows of one tile
+    row: int = 0  # where the part begins: tile, column (in elements)
+    column: int = 0
+    stage: Scalar = 0
+    slot: Any = None
+    box: Any = None  # columns are taken when a channel has said how many it needs
+
+    def __repr__(self) -> str:
+        return f"<tensor memory {self.name}, {self.shape[0]}x{self.shape[1]} {self.dtype.name}>"
+
+    @property
+    def group(self) -> int:
+        return self.owner.group
+
+    @property
+    def tiles(self) -> int:
+        return self.shape[0] // self.tile
+
+    @property
+    def tile_columns(self) -> int:
+        """Columns that one row tile takes."""
+        return _tile_columns(self.tile, self.group, self.whole[1], self.dtype)
+
+    def rows(self, g: int, n: int) -> TensorMemory:
+        """Rows g*n to g*n + n - 1: whole tiles. Errors: SML0332, SML0703."""
+        self._divides("rows", 0, g, n)
+        if n % self.tile:
+            raise error("SML0703", what="rows", part=n, unit=self.tile, name=self.name)
+        return replace(self, shape=(n, self.shape[1]), row=self.row + g * n // self.tile)
+
+    def columns(self, g: int, n: int) -> TensorMemory:
+        """Columns g*n to g*n + n - 1. Errors: SML0332, SML0703."""
+        self._divides("columns", 1, g, n)
+        unit = max(8, 32 // self.dtype.bits)
+        if n % unit or (self.group == 2 and self.tile == 128 and n != self.whole[1]):
+            unit = unit if n % unit else self.whole[1]
+            raise error("SML0703", what="columns", part=n, unit=unit, name=self.name)
+        return replace(self, shape=(self.shape[0], n), column=self.column + g * n)
+
+    def _divides(self, what: str, axis: int, g: int, n: int) -> None:
+        size = self.shape[axis]
+        if not isinstance(g, int) or n <= 0 or size % n or not 0 <= g < size // n:
+            raise error("SML0332", what=what, part=n, whole=size, tile=self.name)
+
+    # -- of a channel -----------------------------------------------------------------------------------
+
+    def bind(self, stages: int) -> None:
+        """Make room for so many of it, for a channel."""
+        self.box.bind(self, stages)
+
+    def staged(self, stage: Scalar, slot: Any) -> TensorMemory:
+        return replace(self, stage=stage, slot=slot)
+
+    def acquired(self) -> None:
+        """A barrier was waited for: tensor-memory accesses follow what it told of (PTX ISA 9.7.16.6.2)."""
+        current().emit("tcgen05.fence::after_thread_sync")
+
+    # -- addresses --------------------------------------------------------------------------------------
+
+    def address(self, tile: int = 0, column: int = 0) -> Value:
+        """Tensor-memory address of column `column` (elements) of row tile `tile`, lane 0, u32."""
+        cells = (self.column + column) * _cell_bits(self.dtype) // 32
+        at = (self.row + tile) * self.tile_columns + cells
+        base: Value = self.owner.base + self.box.place(self)
+        if not isinstance(self.stage, int) or self.stage:
+            base = base + self.stage * self.per_stage
+        return base + at if at else base
+
+    @property
+    def raw(self) -> Value:
+        return self.address()
+
+    # -- products ---------------------------------------------------------------------------------------
+
+    def mma(self, a: Any, b: Any, *, add: Scalar, **options: Any) -> None:
+        """Issue self = a @ b (+ self where `add` holds); see `smalti.lang.tcgen05.mma`."""
+        from smalti.lang.tcgen05 import mma
+
+        mma(self, a, b, add=add, **options)
+
+    # -- registers --------------------------------------------------------------------------------------
+
+    def split(self, columns: int = 32) -> Iterator[Part]:
+        """Parts of one row tile and `columns` columns, each of which one warpgroup loads at once."""
+        for tile in range(self.tiles):
+            for p in range(-(-self.shape[1] // columns)):
+                width = min(columns, self.shape[1] - p * columns)
+                if self.shape[1] % columns and width != columns:
+                    raise error("SML0332", what="columns", part=columns, whole=self.shape[1], tile=self.name)
+                yield Part(self, tile, p, width)
+
+    def load(self) -> Array:
+        """All of it in registers of this warpgroup; it must be one row tile. Errors: SML0704."""
+        return self._only().load()
+
+    def store(self, array: Array) -> None:
+        """Store a register array in the distribution that `load` gives. Errors: SML0704, SML0330, SML0303, SML0307."""
+        self._only().store(array)
+
+    def _only(self) -> Part:
+        if self.tiles != 1:
+            raise error("SML0704", name=self.name, tiles=self.tiles)
+        return Part(self, 0, 0, self.shape[1])
+
+    def distribution(self) -> Distribution:
+        """How `load` spreads one row tile over the warpgroup."""
+        return part_distribution(self.tile, self.group, self.shape[1])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """One row tile by `width` columns of tensor memory: the unit of loads and stores."""
+
+    memory: TensorMemory
+    tile: int
+    index: int
+    width: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        m = self.memory
+        return (m.tile // m.group, self.width)
+
+    def _moves(self) -> list[tuple[str, int, Value]]:
+        """(shape, registers, address) of the instructions, in order of the columns."""
+        m, trace = self.memory, current()
+        threads = trace.region.threads
+        if threads.single or threads.warps != 4:
+            raise error("SML0705", name=m.name, threads=threads.describe())
+        cells = self.width * _cell_bits(m.dtype) // 32
+        base = m.address(self.tile, self.index * self.width) + ((warp_index() & 3) << 21)
+        if m.tile == 64:
+            step = min(cells // 8, 8)
+            return [("16x256b", 4 * step, base + c if c else base) for c in range(0, cells, 8 * step)]
+        if m.group == 2 and m.tile == 128:
+            cells //= 2
+        step = math.gcd(cells, _WIDEST)
+        return [("32x32b", step, base + c if c else base) for c in range(0, cells, step)]
+
+    def load(self) -> Array:
+        """tcgen05.ld and wait::ld: a register array, each thread with elements of one row (M 64: as wgmma gives them)."""
+        m, trace = self.memory, current()
+        type_ = m.dtype.register if m.dtype.bits == 32 else "b32"
+        registers = []
+        for shape, count, address in self._moves():
+            new = [trace.register(type_) for _ in range(count)]
+            repeat = count // 4 if shape == "16x256b" else count
+            trace.emit(f"tcgen05.ld.sync.aligned.{shape}.x{repeat}.b32", new, Address(trace.read(address)))
+            registers += new
+        trace.emit("tcgen05.wait::ld.sync.aligned")
+        if m.slot is not None:
+            m.slot.before_arrive = _publish
+        distribution = part_distribution(m.tile, m.group, self.width)
+        trace.note("wait", f"tcgen05.wait::ld, {m.name}")
+        return Array(m.dtype, distribution, registers, trace.region)
+
+    def store(self, array: Array) -> None:
+        """tcgen05.st and wait::st, then fence::before_thread_sync for whoever is told next."""
+        m, trace = self.memory, current()
+        wanted = part_distribution(m.tile, m.group, self.width)
+        if not isinstance(array, Array):
+            raise error("SML0334", what="store", wanted="a register array", given=type(array).__name__)
+        if array.shape != wanted.shape:
+            raise error("SML0330", what="register array", have=array.shape, wanted=wanted.shape)
+        if array.dtype is not m.dtype:
+            raise error("SML0303", op="store", left=m.dtype.name, right=array.dtype.name)
+        if array.distribution != wanted:
+            raise error("SML0307", left=str(array.distribution), right=str(wanted))
+        registers = array.raw
+        for shape, count, address in self._moves():
+            some, registers = registers[:count], registers[count:]
+            repeat = count // 4 if shape == "16x256b" else count
+            trace.emit(f"tcgen05.st.sync.aligned.{shape}.x{repeat}.b32", Address(trace.read(address)), list(some))
+        trace.emit("tcgen05.wait::st.sync.aligned")
+        _publish()
+        trace.note("wait", f"tcgen05.wait::st, {m.name}")
+
+
+def _publish() -> None:
+    """What this thread has waited for of its own tensor-memory accesses is told by its next arrival."""
+    current().emit("tcgen05.fence::before_thread_sync")
+
+
+@lru_cache(maxsize=128)
+def part_distribution(tile: int, group: int, columns: int) -> Distribution:
+    """Of one row tile of `columns` columns over a warpgroup (PTX ISA 9.7.16.8, table of .32x32b and .16x256b)."""
+    if tile == 64:
+        from smalti.lang.distribution import accumulator
+
+        return accumulator(64, columns)
+    if group == 2 and tile == 128:  # layout B: warps 2 and 3 hold the right half
+        threads: list[tuple[int, dict[str, int]]] = [(64, {"m": 1}), (2, {"n": columns // 2})]
+        rows, each = 64, columns // 2
+    else:
+        threads, rows, each = [(128, {"m": 1})], 128, columns
+    fragment = Layout({"thread": threads, "register": [(each, {"n": 1})], "part": []}, ["m", "n"])
+    return Distribution("tensor memory", (rows, columns), rows, columns, fragment)
+
+
+class _Box:
+    """Takes the columns once it is known how many stages there are."""
+
+    def __init__(self) -> None:
+        self.first: int | None = None
+
+    def bind(self, memory: TensorMemory, stages: int) -> None:
+        if self.first is None:
+            columns = memory.per_stage * stages
+            self.first = memory.owner.take(memory.name, columns, shrink=_largest(memory, stages))
+            stages_text = f"{stages} x " if stages > 1 else ""
+            memory.owner.trace.plan.registers.append(
+                f"tensor memory {memory.name}: {stages_text}{memory.whole[0]}x{memory.whole[1]} {memory.dtype.name}, "
+                f"{columns} columns"
+            )
+
+    def place(self, memory: TensorMemory) -> int:
+        self.bind(memory, 1)
+        assert self.first is not None
+        return self.first
+
+
+def _largest(memory: TensorMemory, stages: int) -> str:
+    """The widest of this height that fits, as text."""
+    free = COLUMNS - memory.owner.used
+    tiles = memory.whole[0] // memory.tile
+    most = free // (tiles * stages) * memory.whole[1] // memory.tile_columns // 16 * 16
+    return f"{memory.whole[0]}x{most}" if most > 0 else f"{free} columns"
+
+
+def _cell_bits(kind: DType) -> int:
+    return kind.bits
+
+
+def _tile_columns(tile: int, group: int, columns: int, kind: DType) -> int:
+    cells = columns * _cell_bits(kind) // 32
+    return cells // 2 if group == 2 and tile == 128 and kind.bits == 32 else cells
+
+
+def tensor_memory(
+    of: Tiles | tuple[int, int], kind: DType | str = "f32", *, pair: bool = False, tile: int = 0, name: str = ""
+) -> TensorMemory:
+    """Room in tensor memory for a tile of `of` (tiles of a tensor, or a shape), as an accumulator or operand A.
+
+    kind   f32 or s32 for accumulators; 8-, 16- or 32-bit types for operand A, packed along K
+    pair   shared with the other CTA of a pair: the shape is the pair's, each CTA holds half of every row tile
+    tile   rows of one instruction; chosen if 0: the largest of 128, 64 (256, 128 on a pair) that divides the rows
+
+    Errors: SML0700 columns, SML0701 architecture, SML0702 pair, SML0706 shape, SML0707 dtype.
+    """
+    trace, to = current(), dtype(kind)
+    shape = tuple(of.tile[-2:]) if isinstance(of, Tiles) else tuple(of)
+    owner = allocation(pair=pair)
+    if to.bits not in (8, 16, 32):
+        raise error(
+            "SML0707", dtype=to.name, wanted="f32 or s32 (accumulators), 8-, 16- or 32-bit elements (operand A)"
+        )
+    legal = (256, 128) if pair else (128, 64)
+    rows, columns = shape
+    if not tile:
+        tile = next((t for t in legal if rows % t == 0 and rows > 0), 0)
+    step = 32 // to.bits * (16 if pair and tile == 128 else 8)
+    if tile not in legal or rows <= 0 or rows % tile or columns <= 0 or columns % step:
+        up = (max(-(-rows // legal[-1]), 1) * legal[-1], max(-(-columns // step), 1) * step)
+        raise error("SML0706", shape=shape, rows=" or ".join(map(str, legal)), step=step, nearest=up)
+    per_stage = rows // tile * _tile_columns(tile, owner.group, columns, to)
+    unique = trace.unique(name or (of.tensor.name if isinstance(of, Tiles) else "tensor_memory"))
+    made = TensorMemory(unique, (rows, columns), (rows, columns), to, owner, 0, per_stage, tile, box=_Box())
+    trace.cached.setdefault("accumulators", []).append(made)
+    return made
