@@ -1,5 +1,6 @@
 """Adversarial operands for matrix arithmetic, made from a seed by our own counter-based generator, so that the same
-inputs can be made again anywhere and only outputs need to be stored. Families follow the recordings' names.
+inputs can be made again anywhere and only outputs need to be stored. Nothing here may depend on a BLAS or on NumPy's
+generators.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ FIELDS = {
     "bf16": (8, 7, 127, np.uint16, 0x7F80),
     "tf32": (8, 23, 127, np.uint32, 0x7F800000),
     "f32": (8, 23, 127, np.uint32, 0x7F800000),
+    "f64": (11, 52, 1023, np.uint64, 0x7FF << 52),
     "e4m3": (4, 3, 7, np.uint8, 0x7F),
     "e5m2": (5, 2, 15, np.uint8, 0x7C),
     "e2m3": (2, 3, 1, np.uint8, 0x20),
@@ -82,11 +84,7 @@ def codes(stream: Stream, fmt: str, family: str, *shape: int) -> np.ndarray:
     elif family == "zero":
         magnitude = np.where(stream.below(16, *shape) == 0, magnitude % np.uint64(first_special), np.uint64(0))
     elif family == "floor":
-        # exponents near half of the output's least one, so that products lie around the alignment floor
-        centre = bias - 80 if exponent_bits == 8 else max(bias - 12, 1)
-        field = np.maximum(centre + stream.between(-4, 4, *shape), 0)
-        field = np.minimum(field, (first_special >> fraction) - 1)
-        magnitude = np.minimum((field.astype(np.uint64) << np.uint64(fraction)) | low, np.uint64(first_special - 1))
+        magnitude = _around_the_floor(stream, fmt, magnitude % np.uint64(first_special), low)
     else:
         raise AssertionError(family)
     if family == "few":
@@ -100,17 +98,36 @@ def codes(stream: Stream, fmt: str, family: str, *shape: int) -> np.ndarray:
     return (sign | magnitude).astype(container)
 
 
+def _around_the_floor(stream: Stream, fmt: str, magnitude: np.ndarray, low: np.ndarray) -> np.ndarray:
+    """Magnitudes whose products lie below the least alignment exponent (C must be zero), so that sums just reach or
+    miss a step of the output. bf16, tf32: products near 2^-148. f16: k = 0 makes ties of subnormal f16, the rest
+    products of 2^-42 to 2^-48. Narrower formats get there by their scales alone."""
+    fraction, bias = FIELDS[fmt][1:3]
+    shape = magnitude.shape
+    if fmt in ("bf16", "tf32", "f32"):
+        field = bias - 74 + stream.between(-3, 3, *shape)
+        return (field.astype(np.uint64) << np.uint64(fraction)) | low
+    if fmt == "f16":
+        magnitude = np.uint64(1) << stream.below(4, *shape).astype(np.uint64)
+        magnitude = np.where(stream.below(2, *shape) == 0, magnitude, np.uint64(0))
+        ties = np.array([0x0C00, 0x0800, 0x0A00], np.uint64)  # 2^-12, 2^-13, 3 * 2^-14
+        magnitude[..., 0] = ties[stream.below(3, *shape[:-1])]
+    return magnitude
+
+
 def accumulators(stream: Stream, fmt: str, family: str, approximate: np.ndarray) -> np.ndarray:
     """C codes. `approximate` [M, N] is the float64 sum of products; "cancel" takes its negative, off by a few steps."""
     shape = approximate.shape
     container = FIELDS[fmt][3]
     if family == "cancel":
-        target = np.float32 if fmt == "f32" else np.float16
+        target = {"f16": np.float16, "f32": np.float32, "f64": np.float64}[fmt]
         with np.errstate(all="ignore"):
             near = (-approximate).astype(target).view(container)
         off = stream.between(-2, 2, *shape)
         magnitude = near & container((1 << (near.dtype.itemsize * 8 - 1)) - 1)
         return np.where(magnitude > 8, near + off, near).astype(container)
+    if family == "floor":
+        return np.where(stream.below(2, *shape) == 0, container(0), container(1 << sum(FIELDS[fmt][:2])))
     out = codes(stream, fmt, {"few": "window"}.get(family, family), *shape)
     return np.where(stream.below(8, *shape) == 0, container(0), out).astype(container)
 
@@ -119,11 +136,12 @@ def scale_codes(stream: Stream, fmt: str, family: str, *shape: int) -> np.ndarra
     """Scale codes: all of them in "bits", without NaN in the others, near 1 in most."""
     if family == "bits":
         return stream.below(256, *shape).astype(np.uint8)
-    if family in ("finite", "floor", "tiny"):
-        spread = stream.below(255, *shape) if fmt == "ue8m0" else stream.below(127, *shape)
-        if family == "floor" and fmt == "ue8m0":
-            spread = stream.between(40, 75, *shape)
+    if family == "floor" and fmt == "ue8m0":  # the first group near the least f32, the others far below it
+        spread = stream.between(38, 41, *shape)
+        spread[..., 0] = stream.between(51, 53, *shape[:-1])
         return spread.astype(np.uint8)
+    if family in ("finite", "floor", "tiny"):
+        return stream.below(255 if fmt == "ue8m0" else 127, *shape).astype(np.uint8)
     if fmt == "ue8m0":
         return stream.between(120, 134, *shape).astype(np.uint8)
     if family == "zero":
