@@ -18,9 +18,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """0 where nothing costs speed, 1 where ptxas serialised, ignored or spilled something."""
     from smalti.run.assemble import assemble
-    from smalti.run.files import read_text, write_aside
+    from smalti.run.files import check_writable, read_text, write_aside
     from smalti.run.sass import inspect
 
+    if arguments.output:
+        check_writable(arguments.output)
     made = assemble(read_text(arguments.ptx), arguments.arch, name=arguments.ptx)
     code = inspect(made.cubin)
     print(f"assembler  ptxas {made.version} for {made.arch}")

@@ -38,8 +38,10 @@ def run(arguments: argparse.Namespace) -> int:
     """0 where all is as expected, 1 where an output differs or the checks found something."""
     from smalti.run import launch_file, npy
     from smalti.run import run as execute
-    from smalti.run.files import read_text
+    from smalti.run.files import check_writable, read_text
 
+    if arguments.output:
+        check_writable(arguments.output)
     text = read_text(arguments.ptx)
     launch = launch_file.load(arguments.launch)
 

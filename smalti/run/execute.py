@@ -181,13 +181,15 @@ def compare(buffer: Buffer, got: NDArray[Any]) -> Comparison:
     bits = got.view(buffer.expected.dtype)
     a, b = decode(bits, buffer.dtype), decode(buffer.expected, buffer.dtype)
     with np.errstate(invalid="ignore"):
-        distance = np.where(a == b, 0.0, np.abs(a - b))
+        distance = np.abs(a - b)
     if buffer.tolerance is None:
         wrong = bits != buffer.expected
     else:
         absolute, relative = buffer.tolerance
         both_nan = np.isnan(a) & np.isnan(b)
-        wrong = ~(both_nan | (distance <= absolute + relative * np.abs(b)))
+        with np.errstate(invalid="ignore"):
+            near = np.isfinite(b) & (distance <= absolute + relative * np.abs(b))
+        wrong = ~(both_nan | (a == b) | near)
     places = np.argwhere(wrong)
     finite = distance[np.isfinite(distance)]
     return Comparison(

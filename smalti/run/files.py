@@ -33,6 +33,15 @@ def read_text(path: str | Path, limit: int = LARGEST_TEXT) -> str:
         raise error("SML0115", path=str(path), reason=f"it is no UTF-8 text (byte {broken.start})") from None
 
 
+def check_writable(path: str | Path) -> None:
+    """Refuse a path that cannot be written before the work is done that it is for. Errors: SML0117."""
+    folder = Path(path).parent
+    if not folder.is_dir():
+        raise error("SML0117", path=str(path), reason=f"there is no folder {folder}")
+    if Path(path).is_dir() or not os.access(folder, os.W_OK):
+        raise error("SML0117", path=str(path), reason="it is a folder or lies in one that is read-only")
+
+
 def write_aside(path: str | Path, write: Callable[[BinaryIO], object]) -> None:
     """Calls `write` with a binary file beside `path` and renames it to `path` when it is complete; nothing is
     left if it fails. Errors: SML0117 (the folder or file cannot be written)."""

@@ -115,8 +115,7 @@ def _iota(reader: Reader, value: Any, buffer: Buffer) -> Bits:
     start = reader.get(f, "start", reader.within(-_MOST, _MOST), 0)
     step = reader.get(f, "step", reader.within(-(1 << 20), 1 << 20), 1)
     modulo = reader.get(f, "modulo", reader.within(1, _MOST), _MOST)
-    index = np.arange(math.prod(buffer.shape), dtype=np.int64) % modulo
-    return _from_integers(reader, start + step * index, buffer)
+    return _by_index(buffer, lambda index: _from_integers(reader, start + step * (index % modulo), buffer))
 
 
 def _integers(reader: Reader, value: Any, buffer: Buffer) -> Bits:
@@ -124,22 +123,40 @@ def _integers(reader: Reader, value: Any, buffer: Buffer) -> Bits:
     f = reader.fields(value, "seed low high")
     low = reader.get(f, "low", reader.within(-(1 << 31), 1 << 31), 0)
     high = reader.get(f, "high", reader.within(low, 1 << 31), 0)
-    words = _words(reader, f, buffer) >> np.uint64(32)
-    return _from_integers(reader, low + (words % np.uint64(high - low + 1)).astype(np.int64), buffer)
+    seed = reader.get(f, "seed", reader.within(0, _SEEDS), 0)
+
+    def some(index: NDArray[np.int64]) -> Bits:
+        words = _words(seed, index) >> np.uint64(32)
+        return _from_integers(reader, low + (words % np.uint64(high - low + 1)).astype(np.int64), buffer)
+
+    return _by_index(buffer, some)
 
 
 def _codes(reader: Reader, value: Any, buffer: Buffer) -> Bits:
     """Every code of the format alike, NaN and infinities included."""
-    words = _words(reader, reader.fields(value, "seed"), buffer)
-    width = _container_mask(buffer).bit_length()
-    return (words >> np.uint64(64 - width)).astype(FORMATS[buffer.dtype].dtype)
+    seed = reader.get(reader.fields(value, "seed"), "seed", reader.within(0, _SEEDS), 0)
+    shift = np.uint64(64 - _container_mask(buffer).bit_length())
+    return _by_index(buffer, lambda index: _words(seed, index) >> shift)
 
 
-def _words(reader: Reader, fields: dict[str, Any], buffer: Buffer) -> NDArray[np.uint64]:
-    """One 64-bit word an element: SplitMix64 at position seed * 2^32 + index."""
-    seed = reader.get(fields, "seed", reader.within(0, (1 << 31) - 1), 0)
+_SEEDS = (1 << 31) - 1
+_AT_A_TIME = 1 << 20  # elements: their 64-bit indices must not take more memory than a large buffer of bytes
+
+
+def _by_index(buffer: Buffer, some: Callable[[NDArray[np.int64]], Bits]) -> Bits:
+    """The elements in row-major order, made from their indices a piece at a time."""
+    total = math.prod(buffer.shape)
+    out = np.empty(total, FORMATS[buffer.dtype].dtype)
+    for start in range(0, total, _AT_A_TIME):
+        index = np.arange(start, min(start + _AT_A_TIME, total), dtype=np.int64)
+        out[start : start + index.size] = some(index)
+    return out
+
+
+def _words(seed: int, index: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """One 64-bit word an element: SplitMix64 at position seed * 2^32 + index + 1."""
     with np.errstate(over="ignore"):
-        z = np.arange(1, math.prod(buffer.shape) + 1, dtype=np.uint64) + np.uint64(seed << 32)
+        z = index.astype(np.uint64) + np.uint64((seed << 32) + 1)
         z *= np.uint64(0x9E3779B97F4A7C15)
         z = (z ^ z >> np.uint64(30)) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ z >> np.uint64(27)) * np.uint64(0x94D049BB133111EB)

@@ -32,7 +32,7 @@ from smalti.run.launch import (
 
 FORMAT = 1
 LARGEST_FILE = 16 << 20  # bytes of JSON
-LARGEST_BUFFERS = 4 << 30  # bytes of buffers, expectations and scratch together
+LARGEST_BUFFERS = 1 << 30  # bytes of buffers, expectations and scratch together
 MOST_BUFFERS = 256
 MOST_PARAMETERS = 1024
 DEEPEST_RANK = 8

@@ -254,7 +254,7 @@ def test_values_of_other_codes(tmp_path):
         with pytest.raises(SmaltiError, match=code):
             buffer(tmp_path, **fields)
     with pytest.raises(SmaltiError, match="SML0164"):
-        read(tmp_path, params=[{"scratch": 1 << 32}, {"scratch": 1 << 32}])
+        read(tmp_path, params=[{"scratch": 1 << 29}, {"scratch": 1 << 29}])
     with pytest.raises(SmaltiError, match="SML0137"):
         parse(changed(["params", 2, "tensor_map", "swizzle"], "64B"), tmp_path)
     with pytest.raises(SmaltiError, match="SML0156"):
