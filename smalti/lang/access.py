@@ -51,18 +51,30 @@ def units(distribution: Distribution, bits: int, axis: int, widest: int = WIDEST
 
 def thread_part(distribution: Distribution, weigh: Callable[[int, int], int]) -> tuple[Any, int]:
     """What the thread's index adds to an offset, where `weigh(row, column)` is the offset of a place; and its bits."""
-    t, total, mask = thread_of_warpgroup(), None, 0
+    t: Any = thread_of_warpgroup()
+    total: Any = None
+    mask = 0
     for divisor, size, row, column in distribution.digits:
-        digit = t // divisor
-        if divisor * size < distribution.threads:
-            digit = digit % size
-        step = weigh(row, column)
-        for i in range((size - 1).bit_length()):
-            mask |= weigh(row << i, column << i)
-            assert weigh(row << i, column << i) == step << i, "a thread's steps stay inside one stripe"
-        part = digit * step
-        total = part if total is None else total + part
+        weights = [weigh(row << i, column << i) for i in range((size - 1).bit_length())]
+        for start, length in _runs(weights):
+            mask |= sum(weights[start : start + length])
+            digit = t // (divisor << start)
+            if (divisor << start) << length < distribution.threads:
+                digit = digit % (1 << length)
+            part = digit * weights[start]
+            total = part if total is None else total + part
     return total, mask
+
+
+def _runs(weights: list[int]) -> list[tuple[int, int]]:
+    """Runs (start, length) of bits whose weights double: each is one multiplication."""
+    runs: list[tuple[int, int]] = []
+    for i, w in enumerate(weights):
+        if runs and w == 2 * weights[i - 1]:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((i, 1))
+    return runs
 
 
 def store_units(

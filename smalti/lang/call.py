@@ -23,7 +23,7 @@ from smalti.layout.tensor_map import BYTES as MAP_BYTES
 from smalti.layout.tensor_map import TensorMap
 from smalti.run.devices import device as find
 from smalti.run.dtypes import as_bits, numpy_dtype, to_memory
-from smalti.run.execute import run
+from smalti.run.execute import Result, run
 from smalti.run.launch import Buffer, Launch, MapOf, Pointer, Scalar, Struct
 from smalti.run.scaled import BlockScaled
 
@@ -34,6 +34,7 @@ __all__ = [
     "build_launch",
     "call",
     "dense_strides",
+    "execute",
     "facts_of_array",
     "facts_of_call",
     "given",
@@ -250,28 +251,35 @@ def call(
     kernel: Kernel, arrays: tuple[Any, ...], device: Any, read_as: Mapping[str, str], named: dict[str, Any], **how: Any
 ) -> Any:
     """See `Kernel.__call__`; `how` goes to `smalti.run.execute.run`."""
+    outputs = execute(kernel, arrays, device, read_as, named, **how).outputs
+    return next(iter(outputs.values())) if len(outputs) == 1 else tuple(outputs.values())
+
+
+def execute(
+    kernel: Kernel, arrays: tuple[Any, ...], device: Any, read_as: Mapping[str, str], named: dict[str, Any], **how: Any
+) -> Result:
+    """As `call`, with all that `smalti.run.execute.Result` tells; an empty grid gives zeros without a launch."""
     written = [o.name for o in kernel.signature.outputs]
     made = prepare(kernel, arrays, read_as, {n: named.pop(n) for n in written if n in named})
     traced = kernel.traced(made.facts, named)
     chosen = find(device, arch=kernel.arch, work=float(math.prod(made.sizes.values())))
     kinds = {name: made.facts[name].dtype for name in written}
     if any(grids.evaluate(g, made.sizes, chosen.sm_count) == 0 for g in traced.grid):
-        outputs = {n: np.zeros(shape, numpy_dtype(kinds[n].name)) for n, shape in made.outputs.items()}
-    else:
-        strides = {name: g.strides for name, g in made.operands.items()}
-        strides |= {name: dense_strides(shape, -1, kinds[name]) for name, shape in made.outputs.items()}
-        buffers = {name: _input(name, g) for name, g in made.operands.items()}
-        for name, g in made.operands.items():
-            if g.scales is not None:
-                groups, atoms, _ = g.scales.shape
-                hidden = scales_name(name)
-                buffers[hidden] = Buffer(hidden, "u32", (groups, atoms, 128), data=g.scales.reshape(-1))
-                strides[hidden] = (atoms * 512, 512, 4)
-        buffers |= {name: Buffer(name, kinds[name].name, shape, output=True) for name, shape in made.outputs.items()}
-        shapes = {name: g.shape for name, g in made.operands.items()}
-        launch = build_launch(traced, buffers, strides, made.sizes, chosen.sm_count, shapes)
-        outputs = dict(run(traced.module, launch, chosen, **how).outputs)
-    return next(iter(outputs.values())) if len(outputs) == 1 else tuple(outputs.values())
+        empty = {n: np.zeros(shape, numpy_dtype(kinds[n].name)) for n, shape in made.outputs.items()}
+        return Result(empty, chosen, 0.0)
+    strides = {name: g.strides for name, g in made.operands.items()}
+    strides |= {name: dense_strides(shape, -1, kinds[name]) for name, shape in made.outputs.items()}
+    buffers = {name: _input(name, g) for name, g in made.operands.items()}
+    for name, g in made.operands.items():
+        if g.scales is not None:
+            groups, atoms, _ = g.scales.shape
+            hidden = scales_name(name)
+            buffers[hidden] = Buffer(hidden, "u32", (groups, atoms, 128), data=g.scales.reshape(-1))
+            strides[hidden] = (atoms * 512, 512, 4)
+    buffers |= {name: Buffer(name, kinds[name].name, shape, output=True) for name, shape in made.outputs.items()}
+    shapes = {name: g.shape for name, g in made.operands.items()}
+    launch = build_launch(traced, buffers, strides, made.sizes, chosen.sm_count, shapes)
+    return run(traced.module, launch, chosen, **how)
 
 
 def _input(name: str, g: Given) -> Buffer:

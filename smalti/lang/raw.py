@@ -1,6 +1,6 @@
 """Down to PTX: any instruction of the table by its own name, results given back as values.
 
-`sm.emit("prmt.b32", a, b, 0x3210)` or `sm.ptx.prmt.b32(a, b, 0x3210)`; `::` is written `__`, keywords end in `_`.
+`x = sm.emit("prmt.b32", a, b, 0x3210)`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from smalti.lang.values import Value
 from smalti.ptx.isa import TABLE
 from smalti.ptx.module import Operand, Pair
 
-__all__ = ["emit", "ptx"]
+__all__ = ["emit"]
 
 _REGISTERS = {
     "b32": "u32",
@@ -61,24 +61,3 @@ def _result(type_: str, opcode: str) -> Value:
     kind: DType = DTYPES[name]
     register = trace.register(type_ if type_ in ("b16", "b32", "b64") else kind.register)
     return Value(kind, register, trace.region)
-
-
-class _Spelling:
-    """An opcode being spelt by attributes."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-
-    def __getattr__(self, name: str) -> _Spelling:
-        part = name.rstrip("_") if name.endswith("_") and not name.endswith("__") else name
-        part = part.replace("__", "::").lstrip("_")
-        return _Spelling(f"{self._text}.{part}" if self._text else part)
-
-    def __call__(self, *operands: Any, guard: Value | None = None) -> Any:
-        return emit(self._text, *operands, guard=guard)
-
-    def __repr__(self) -> str:
-        return f"<ptx {self._text}>"
-
-
-ptx = _Spelling("")

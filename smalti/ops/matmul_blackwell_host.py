@@ -13,12 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smalti.errors import error
-from smalti.lang.call import facts_of_call
+from smalti.lang.call import execute, facts_of_call
 from smalti.lang.plan import Plan
 from smalti.numerics.formats import FORMATS
 from smalti.ops.matmul_blackwell import mx_matmul
 from smalti.run.devices import Device
+from smalti.run.devices import device as find
 from smalti.run.dtypes import numpy_dtype
+from smalti.run.execute import Result
 from smalti.run.scaled import BlockScaled
 
 __all__ = ["Prepared", "choose", "prepare"]
@@ -77,13 +79,16 @@ class Prepared:
         known = facts_of_call(mx_matmul, self._arrays(), {}, {"d": self.result})
         return replace(mx_matmul.traced(known, dict(self.options)).plan, copies=list(self.copies))
 
-    def run(self, device: str | Device | None = None, **how: Any) -> NDArray[Any]:
-        """a @ b on the device. K = 0 gives zeros without a launch."""
+    def execute(self, device: str | Device | None = None, **how: Any) -> Result:
+        """a @ b on the device, as output "d". K = 0 gives zeros without a launch."""
         m, n, k = self.shape
         if 0 in (m, n, k):
-            return np.zeros((m, n), numpy_dtype(self.result))
-        found: NDArray[Any] = mx_matmul(*self._arrays(), device=device, d=self.result, **self.options, **how)
-        return found
+            return Result({"d": np.zeros((m, n), numpy_dtype(self.result))}, find(device, arch=mx_matmul.arch), 0.0)
+        return execute(mx_matmul, self._arrays(), device, {}, {"d": self.result, **self.options}, **how)
+
+    def run(self, device: str | Device | None = None, **how: Any) -> NDArray[Any]:
+        """a @ b on the device."""
+        return self.execute(device, **how).outputs["d"]
 
 
 def prepare(

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smalti.errors import error, public
-from smalti.lang.call import facts_of_call
+from smalti.lang.call import execute, facts_of_call
 from smalti.lang.dtypes import DTYPES, DType
 from smalti.lang.kernel import Kernel
 from smalti.lang.plan import Plan
@@ -22,6 +22,7 @@ from smalti.ops.matmul_hopper import matmul_hopper
 from smalti.run.devices import Device
 from smalti.run.devices import device as find
 from smalti.run.dtypes import as_bits, from_bits
+from smalti.run.execute import Result
 
 __all__ = ["Prepared", "choose", "matmul", "prepare"]
 
@@ -70,12 +71,13 @@ class Prepared:
         known = facts_of_call(self.kernel, self.arrays, self.read_as, {"d": self.result})
         return replace(self.kernel.traced(known, dict(self.options)).plan, copies=list(self.copies))
 
+    def execute(self, device: str | Device | None = None, **how: Any) -> Result:
+        """a @ b.T on the device, as output "d"."""
+        return execute(self.kernel, self.arrays, device, self.read_as, {"d": self.result, **self.options}, **how)
+
     def run(self, device: str | Device | None = None, **how: Any) -> NDArray[Any]:
         """a @ b.T on the device."""
-        found: NDArray[Any] = self.kernel(
-            *self.arrays, device=device, read_as=self.read_as, d=self.result, **self.options, **how
-        )
-        return found
+        return self.execute(device, **how).outputs["d"]
 
 
 @public

@@ -1,0 +1,131 @@
+"""`smalti matmul`: multiply two .npy matrices on a tensor core, and say what was run, checked and lost."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from smalti.run.execute import Result
+
+NAME = "matmul"
+HELP = "multiply two .npy matrices on a (virtual) tensor core"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    from smalti.cli.run import count
+
+    parser.add_argument("a", metavar="A.npy", help="matrix [M, K]")
+    parser.add_argument("b", metavar="B.npy", help="matrix [K, N]")
+    parser.add_argument("--format", help="quantise both first: mxfp8, mxfp8_e5m2, mxfp4, nvfp4")
+    parser.add_argument("--precision", help="tf32: how float32 operands may be multiplied on Hopper")
+    parser.add_argument("--dtype", help="of the result: f32, bf16, f16, ...")
+    parser.add_argument("--device", help="virtual:sm_90a, virtual:sm_100a, cuda, ... (default: what can run it)")
+    parser.add_argument("--seed", type=count, help="run under the adversarial schedule of this seed")
+    parser.add_argument("--no-checks", action="store_true", help="do not look for races and the like")
+    parser.add_argument("--plan", action="store_true", help="print the whole plan of the kernel")
+    parser.add_argument("-o", "--output", metavar="D.npy", help="write the result here")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from smalti.run import npy
+    from smalti.run.files import check_writable
+
+    if arguments.output:
+        check_writable(arguments.output)  # before the work, not after
+    a, b = npy.load(arguments.a), npy.load(arguments.b)
+    result = multiply(
+        a, b, format=arguments.format, precision=arguments.precision, dtype=arguments.dtype, device=arguments.device,
+        seed=arguments.seed, checks=not arguments.no_checks, whole_plan=arguments.plan,
+    )  # fmt: skip
+    if arguments.output:
+        npy.save(arguments.output, result.outputs["d"])
+        print(f"written  {arguments.output}")
+    return 0
+
+
+def multiply(
+    a: Any, b: Any, *, format: str | None, precision: str | None, dtype: str | None, device: str | None,
+    seed: int | None, checks: bool, whole_plan: bool,
+) -> Result:  # fmt: skip
+    """Multiply and tell about it on standard output."""
+    from smalti.ops.matmul import prepare
+
+    start = time.perf_counter()
+    prepared = prepare(a, b, dtype=dtype, precision=precision, format=format, device=device)
+    if 0 in a.shape or 0 in b.shape:
+        print("kernel   none: an empty matrix, or a sum of nothing")
+    else:
+        plan = prepared.plan()
+        lines = str(plan).splitlines()
+        print("kernel   " + lines[0])
+        for line in lines[1:] if whole_plan else ():
+            print("         " + line)
+        if not whole_plan:
+            for text in prepared.copies:
+                print(f"copied   {text}")
+            options = ", ".join(f"{k}={v}" for k, v in prepared.options.items())
+            print(f"plan     {options}; {plan.shared_bytes} bytes of shared memory; {plan.instructions} instructions")
+    bar = _Bar() if sys.stderr.isatty() else None
+    result: Result = prepared.execute(device, seed=seed, checks=checks, progress=bar)
+    seconds = time.perf_counter() - start
+    print(f"device   {result.device.name} ({result.device.spec})")
+    if result.figures:
+        print("ran      " + ", ".join(f"{n} {what}" for what, n in result.figures.items() if what != "printed"))
+    if result.device.kind == "virtual":
+        what = (
+            "bounds, alignment, undefined values, races, proxy fences, barriers, tensor-memory order" if checks else ""
+        )
+        print(f"checked  {what}: nothing found" if checks else "checked  bounds, alignment and undefined values only")
+    _errors(a, b, prepared, result.outputs["d"])
+    print(f"time     {seconds:.3g} s, of which {result.seconds:.3g} s on the device")
+    return result
+
+
+def _errors(a: Any, b: Any, prepared: Any, d: NDArray[Any]) -> None:
+    """The largest difference from float64 products of the given and of the quantised operands."""
+    import numpy as np
+
+    from smalti.run.scaled import BlockScaled
+
+    if d.size == 0:
+        return
+    with np.errstate(all="ignore"):
+        product = np.asarray(a).astype(np.float64) @ np.asarray(b).astype(np.float64)
+        print(f"error    {_worst(d, product)} against float64 of the given operands")
+        left, right = getattr(prepared, "a", None), getattr(prepared, "b", None)
+        if isinstance(left, BlockScaled) and isinstance(right, BlockScaled):
+            quantised = left.dequantize(np.float64) @ right.dequantize(np.float64)
+            print(f"error    {_worst(d, quantised)} against float64 of the quantised operands")
+
+
+def _worst(d: Any, wanted: Any) -> str:
+    import numpy as np
+
+    got = d.astype(np.float64)
+    finite = np.isfinite(wanted) & np.isfinite(got)
+    if not finite.any():
+        return "no finite element to compare"
+    largest = np.abs(got - wanted)[finite].max()
+    scale = np.abs(wanted)[finite].max()
+    relative = largest / scale if scale else largest
+    return f"{largest:.3g} at most ({relative:.2g} of the largest element)"
+
+
+class _Bar:
+    """A progress bar on standard error, shown once a run has taken a second."""
+
+    def __init__(self) -> None:
+        self._start, self._shown = time.perf_counter(), False
+
+    def __call__(self, done: int, total: int) -> None:
+        if time.perf_counter() - self._start < 1 and not self._shown:
+            return
+        self._shown = True
+        filled = 40 * done // total
+        end = "\n" if done == total else ""
+        print(f"\r[{'#' * filled}{'.' * (40 - filled)}] {done}/{total}", end=end, file=sys.stderr, flush=True)
