@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from smalti.lang.kernel import Kernel as Kernel
     from smalti.lang.kernel import kernel as kernel
     from smalti.lang.raw import emit as emit
-    from smalti.lang.raw import ptx as ptx
     from smalti.lang.ring import channel as channel
     from smalti.lang.ring import ring as ring
     from smalti.lang.roles import roles as roles
@@ -121,7 +120,6 @@ _NAMES = {
     "quantize": "smalti.run.scaled",
     "BlockScaled": "smalti.run.scaled",
     "emit": "smalti.lang.raw",
-    "ptx": "smalti.lang.raw",
     # ready operations and devices
     "matmul": "smalti.ops.matmul",
     "device": "smalti.run.devices",
