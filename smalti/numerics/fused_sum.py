@@ -24,7 +24,7 @@ Array = NDArray[Any]
 
 GROUP = 16  # products summed exactly before scaling in mxf4 and mxf4nvf4 (arXiv 2511.10909)
 _ROUNDINGS = {"rz": 0, "rz13": 1, "rne": 2}  # as in kernels
-_NO_C = np.empty((0, 0), np.uint32)
+_NO_C = np.empty((0, 0), np.float32)
 
 
 @cache
@@ -204,12 +204,19 @@ def _decoded(bits: Array, fmt: str, negate: bool, transpose: bool) -> tuple[Arra
     words = (bits.T if transpose else bits).astype(np.uint32, order="C")
     values = np.empty(words.shape, np.float64)
     exponents = np.empty(words.shape, np.int16)
-    _kernels().decode(words, decode_parameters(FORMATS[fmt], negate), values, exponents)
+    form = decode_parameters(FORMATS[fmt], negate)
+    _kernels().decode(words.reshape(-1), form, values.reshape(-1), exponents.reshape(-1))
     return values, exponents
 
 
-def _words(c: Array | None) -> Array:
-    return _NO_C if c is None else np.ascontiguousarray(c, dtype=np.uint32)
+def _c_values(c: Array | None, fmt: str) -> Array:
+    """C as float32, which holds every f16 and f32."""
+    if c is None:
+        return _NO_C
+    if fmt == "f32":
+        return np.ascontiguousarray(c).view(np.float32)
+    with np.errstate(invalid="ignore"):
+        return c.astype(np.uint16).view(np.float16).astype(np.float32)
 
 
 def _fused(options: Options, a: Array, b: Array, c: Array | None, index: Array | None, out: Array) -> Array:
@@ -230,15 +237,16 @@ def fuse_decoded(
     """The fused sum of decoded operands: (values, exponents) of a [M, K] and of transposed b [K', N]."""
     kind, kernels = options.kind, _kernels()
     index = _dense_index(a[0].shape[1]) if index is None else index
-    c_form = decode_parameters(FORMATS[kind.output], False)
-    words = _words(c)
+    emin = FORMATS[kind.output].emin
+    values = _c_values(c, kind.output)
     depth = a[0].shape[1]
     for k in range(0, depth, kind.products):
         kernels.fused(
-            *a, *b, index, k, min(k + kind.products, depth), words, c_form,
-            options.scale_input_d if k == 0 else 0, kind.fraction, kind.floor, _ROUNDINGS[kind.round_out], out,
+            *a, *b, index, k, min(k + kind.products, depth), values,
+            options.scale_input_d if k == 0 else 0, emin, kind.fraction, kind.floor, _ROUNDINGS[kind.round_out], out,
         )  # fmt: skip
-        words = out
+        if k + kind.products < depth:
+            values = _c_values(out, kind.output)
     return out
 
 
@@ -253,14 +261,15 @@ def _grouped(options: Options, a: Array, b: Array, c: Array | None, index: Array
     of_group = np.arange(0, depth, GROUP) // scales.block
     fa, xa = (np.ascontiguousarray(x[:, of_group]) for x in _scale_values(scales.a, scales.fmt))
     fb, xb = (np.ascontiguousarray(x.T[of_group]) for x in _scale_values(scales.b, scales.fmt))
-    c_form = decode_parameters(FORMATS[kind.output], False)
-    words = _words(c)
+    emin = FORMATS[kind.output].emin
+    values = _c_values(c, kind.output)
     for k in range(0, depth, kind.products):
         kernels.grouped(
-            av, bv, index, fa, xa, fb, xb, k, min(k + kind.products, depth), words, c_form,
+            av, bv, index, fa, xa, fb, xb, k, min(k + kind.products, depth), values, emin,
             GROUP, kind.fraction, kind.floor, _ROUNDINGS[kind.round_out], out,
         )  # fmt: skip
-        words = out
+        if k + kind.products < depth:
+            values = _c_values(out, kind.output)
     return out
 
 
@@ -298,7 +307,7 @@ def _integer(options: Options, a: Array, b: Array, c: Array | None, index: Array
     depth = left.shape[1]
     step = kind.products if options.saturate else depth  # without clamping a chain is one sum modulo 2^32
     index = _dense_index(depth) if index is None else index
-    words = _NO_C if c is None else np.ascontiguousarray(c)
+    words = _NO_C.view(np.uint32) if c is None else np.ascontiguousarray(c)
     out = np.empty((a.shape[0], b.shape[0]), np.uint32)
     for k in range(0, depth, step):
         stop = min(k + step, depth)

@@ -57,8 +57,10 @@ def _fma(_context: Any, _a: Any, _b: Any, _c: Any) -> Any:
 
 
 @_compiled
-def _decode_row(bits: Any, form: Any, values: Any, exponents: Any) -> None:
-    """Values and alignment exponents of one row of codes. Subnormals have the exponent of the format's smallest normal.
+def decode(bits: Any, form: Any, values: Any, exponents: Any) -> None:
+    """Values (float64) and alignment exponents (int16) of a list of codes (uint32), each flat.
+
+    Subnormals have the exponent of the format's smallest normal number; zero, Inf and NaN have ABSENT.
     A magnitude placed in float64's fields is the value times 2^(bias - 1023), for normal and subnormal codes alike."""
     magnitude_mask, sign_mask, mantissa_bits, bias, first_special, inf, negate = form
     words = values.view(np.int64)
@@ -75,13 +77,6 @@ def _decode_row(bits: Any, form: Any, values: Any, exponents: Any) -> None:
         if magnitude >= first_special:
             value = np.inf if magnitude == inf else np.nan
         values[i] = -value if ((code & sign_mask) != 0) != (negate != 0) else value
-
-
-@_compiled
-def decode(bits: Any, form: Any, values: Any, exponents: Any) -> None:
-    """Values [rows, n] (float64) and exponents (int16) of `bits` (uint32), see `_decode_row`."""
-    for i in range(bits.shape[0]):
-        _decode_row(bits[i], form, values[i], exponents[i])
 
 
 @_compiled
@@ -139,14 +134,27 @@ def _round_row(sums: Any, powers: Any, rounding: int, out: Any) -> None:
 
 
 @_compiled
+def _read_c(c: Any, shift: int, emin: int, floor: int, sums: Any, top: Any) -> None:
+    """A row of C (float32 of a format whose least exponent is emin) times 2^-shift, and exponents of at least floor."""
+    words = c.view(np.uint32)
+    scale = 2.0**-shift
+    for n in range(c.shape[0]):
+        field = np.int32(words[n] >> 23 & 0xFF)
+        exponent: Any = max(field - 127, emin)
+        present = (words[n] & 0x7FFFFFFF) != 0 and field != 0xFF
+        top[n] = max(exponent - shift, floor) if present else floor
+        sums[n] = np.float64(c[n]) * scale
+
+
+@_compiled
 def fused(
-    a: Any, ae: Any, b: Any, be: Any, index: Any, first: int, last: int, c: Any, c_form: Any, c_shift: int,
+    a: Any, ae: Any, b: Any, be: Any, index: Any, first: int, last: int, c: Any, c_shift: int, c_emin: int,
     fraction: int, floor: int, rounding: int, out: Any,
 ) -> None:  # fmt: skip
     """out[m, n] = round(C + sum of a[m, k] * b[index[m, k], n] over first <= k < last).
 
     Every term is truncated below 2^(E - fraction), E the largest exponent present. index has one row (dense) or one for
-    each row of a (sparse). c with no rows is +0; otherwise it is multiplied by 2^-c_shift first."""
+    each row of a (sparse). c (float32) with no rows is +0; otherwise it is multiplied by 2^-c_shift first."""
     rows = a.shape[0]
     columns = b.shape[1]
     top = np.empty(columns, np.int16)
@@ -157,10 +165,7 @@ def fused(
     for m in range(rows):
         selected = index[m if index.shape[0] > 1 else 0]
         if c.shape[0]:
-            _decode_row(c[m], c_form, sums, top)
-            for n in range(columns):
-                sums[n] *= 2.0**-c_shift
-                top[n] = max(np.int16(top[n] - c_shift), least)
+            _read_c(c[m], c_shift, c_emin, floor, sums, top)
         else:
             for n in range(columns):
                 sums[n] = 0.0
@@ -183,7 +188,7 @@ def fused(
 
 @_compiled
 def grouped(
-    a: Any, b: Any, index: Any, fa: Any, xa: Any, fb: Any, xb: Any, first: int, last: int, c: Any, c_form: Any,
+    a: Any, b: Any, index: Any, fa: Any, xa: Any, fb: Any, xb: Any, first: int, last: int, c: Any, c_emin: int,
     group: int, fraction: int, floor: int, rounding: int, out: Any,
 ) -> None:  # fmt: skip
     """As `fused`, but the terms are exact sums over `group` products each, times both scales. a and b hold twice the
@@ -203,9 +208,7 @@ def grouped(
     for m in range(rows):
         selected = index[m if index.shape[0] > 1 else 0]
         if c.shape[0]:
-            _decode_row(c[m], c_form, sums, top)
-            for n in range(columns):
-                top[n] = max(top[n], least)
+            _read_c(c[m], 0, c_emin, floor, sums, top)
         else:
             for n in range(columns):
                 sums[n] = 0.0

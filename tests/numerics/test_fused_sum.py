@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -480,6 +482,16 @@ def test_f64_is_a_chain_of_fused_multiply_adds():
     c = np.array([[-1.0, np.inf]]).view(np.uint64)
     d = mma("mma.f64", a.view(np.uint64), b.view(np.uint64), c, a_format="f64", b_format="f64")
     np.testing.assert_array_equal(d.view(np.float64), [[-(2**-104) - 1 + 15 - 14, np.inf]])
+
+
+def test_the_compiler_is_imported_only_for_a_multiplication():
+    code = """import sys
+from smalti.numerics import convert, formats, fused_sum, kinds, quantize, sparse
+assert "numba" not in sys.modules
+import numpy as np
+fused_sum.mma("wgmma.b1", np.ones((1, 256), np.uint8), np.ones((1, 256), np.uint8), a_format="b1", b_format="b1")
+assert "numba" in sys.modules"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
 # ---- refusals ----------------------------------------------------------------------------------------------------
