@@ -69,6 +69,7 @@ class _Parser(Declarations):
     def module(self) -> Module:
         module = self.made
         text = self.text
+        self.read_files()
         self.scopes = [{}]
         while text[self.at]:
             token = text[self.at]
@@ -118,13 +119,19 @@ class _Parser(Declarations):
             raise self.tokens.wrong(self.at, "64 (32-bit addresses are not supported)")
         self.at += 1
 
+    def read_files(self) -> None:
+        """The `.file` table, which may stand behind the functions that refer to it."""
+        text = self.text
+        for at, token in enumerate(text):
+            if token == ".file" and text[at + 1].isdecimal() and text[at + 2].startswith('"'):
+                name = text[at + 2][1:-1].replace('\\"', '"').replace("\\\\", "\\")
+                self.made.files[int(text[at + 1][:9])] = name
+
     def file(self) -> None:
         self.at += 1
-        index = self.integer()
-        quoted = self.text[self.at]
-        if not quoted.startswith('"'):
+        self.integer()
+        if not self.text[self.at].startswith('"'):
             raise self.tokens.wrong(self.at, "a quoted file name")
-        self.made.files[index] = quoted[1:-1].replace('\\"', '"').replace("\\\\", "\\")
         self.at += 1
         while self.text[self.at] == ",":  # timestamp and size
             self.at += 1

@@ -266,7 +266,10 @@ class Form:
             yield tuple(s for s in one if not s.when or s.when in self.mods)
 
     def pairs(self, operands: Sequence[Operand]) -> list[tuple[OperandSpec, Operand]] | None:
-        """Each operand with its specification (a `d|p` gives two), or None if the number or kinds do not fit."""
+        """Each operand with its specification, or None if the number or kinds do not fit.
+
+        A `d|p` gives two; braces around a scalar are taken off.
+        """
         fitting = [found for specs in self.lists() if (found := self._pairs(specs, 0, operands, 0)) is not None]
         for found in fitting[:-1]:
             if all(self._predicates_agree(spec, operand) for spec, operand in found):
@@ -296,7 +299,8 @@ class Form:
                 if has_pair:
                     head = [(spec, operand.first), (specs[s + 1], operand.second)]
             elif (not has_pair or specs[s + 1].optional) and self._kind_fits(spec, operand):
-                head = [(spec, operand)]
+                single = spec.vector and isinstance(operand, Vector) and self.count_of(spec) == 0
+                head = [(spec, operand.items[0] if single and isinstance(operand, Vector) else operand)]
             if head is not None:
                 rest = self._pairs(specs, after, operands, o + 1)
                 if rest is not None:
@@ -310,7 +314,9 @@ class Form:
             return isinstance(operand, Address)
         if isinstance(operand, Vector):
             count = self.count_of(spec)
-            return count is None or (count > 0 and count == len(operand.items))
+            if count == 0:
+                return spec.vector and len(operand.items) == 1  # `ld.b32 {r}, [a]`: braces around a scalar
+            return count is None or count == len(operand.items)
         if spec.role == "label":
             return isinstance(operand, Label)
         return not isinstance(operand, Address | Label | tuple) and self.count_of(spec) == 0
