@@ -116,9 +116,9 @@ def check_operands(
             raise error("SML1005", kind=kind.name, a=a_format, b=b_format, legal=", ".join(kind.formats))
         if operand.dtype != form.dtype:
             raise error("SML1002", fmt=fmt, expected=form.storage, got=str(operand.dtype))
-    kept = a.shape[-1]
+    kept = a.shape[1] if a.ndim == b.ndim == 2 else 0
     depth = 2 * kept if sparse else kept
-    if a.ndim != 2 or b.ndim != 2 or b.shape[1] != depth or depth == 0 or kept % min(kept, kind.products):
+    if kept == 0 or b.shape[1] != depth or kept % min(kept, kind.products):
         shape_c = None if c is None else list(c.shape)
         raise error("SML1006", a=list(a.shape), b=list(b.shape), c=shape_c, block=kind.products)
     check_c(kind, a, b, c)

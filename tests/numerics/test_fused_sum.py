@@ -387,6 +387,13 @@ def test_the_result_may_overwrite_c():
     assert (wide[1::2] == 0xDEAD).all() and (wide[::2, ::2] != 0xDEAD).all()
 
 
+def test_no_rows_or_columns_give_an_empty_result():
+    a = np.zeros((0, 16), np.uint16)
+    b = np.zeros((8, 16), np.uint16)
+    assert mma("wgmma.bf16", a, b, a_format="bf16", b_format="bf16").shape == (0, 8)
+    assert mma("wgmma.bf16", b, a, a_format="bf16", b_format="bf16").shape == (8, 0)
+
+
 def test_scale_input_d_shifts_c_inside_the_sum():
     zero, c = np.zeros((1, 16), np.uint16), np.array([[0x40000001]], np.uint32)
     d = mma("tcgen05.f16", zero, zero, c, a_format="f16", b_format="f16", scale_input_d=1)
@@ -508,6 +515,8 @@ assert "numba" in sys.modules"""
         ("SML1006", {"c": np.zeros((2, 3), np.uint32)}),
         ("SML1006", {"b": np.zeros((2, 8), np.uint16)}),
         ("SML1006", {"a": np.zeros((2, 24), np.uint16), "b": np.zeros((2, 24), np.uint16)}),
+        ("SML1006", {"a": np.zeros(16, np.uint16)}),
+        ("SML1006", {"a": np.zeros((2, 0), np.uint16), "b": np.zeros((2, 0), np.uint16)}),
         ("SML1007", {"scale_a": np.zeros((2, 1), np.uint8)}),
     ],
 )
