@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
 
-from smalti.errors import error, public
+from smalti.errors import Loc, error, public
 from smalti.lang import grid as grids
 from smalti.lang.barriers import initialise
 from smalti.lang.dtypes import DTYPES, DType
@@ -189,6 +189,8 @@ class Kernel:
 
     def _finish(self, trace: Trace, known: dict[str, Facts]) -> Traced:
         function, plan = trace.function, trace.plan
+        assert function.body is not None
+        written = set(map(id, function.body.instructions()))
         for act in trace.root.at_exit:
             act()
         initialise(trace)
@@ -196,6 +198,10 @@ class Kernel:
             act()
         check_shared(plan)
         trace.emit("ret")
+        code = self.function.__code__
+        for i in function.body.instructions():
+            if id(i) not in written:  # of no line in particular
+                i.loc = Loc(code.co_filename, code.co_firstlineno)
         function.params = trace.parameters.variables
         function.directives["reqntid"] = (trace.warps * 32, 1, 1)
         function.directives["minnctapersm"] = (1,)
@@ -210,7 +216,6 @@ class Kernel:
         plan.parameters = [p.describe() for p in trace.parameters.specs]
         plan.named_barriers = trace.named
         plan.shared_bytes = shared_bytes(trace.module)
-        assert function.body is not None
         plan.instructions = sum(1 for _ in function.body.instructions())
         return Traced(
             trace.module,

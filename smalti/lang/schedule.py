@@ -42,11 +42,11 @@ class Persistent:
         if size > 1:
             first, step = first // size, step // size
         for t in Range(first, rows * columns, step)._run():
-            i, j = _raster(t, rows, columns, self.group)
+            i, j = raster(t, rows, columns, self.group)
             yield (i * size + cluster_rank() if size > 1 else i), j
 
 
-def _raster(t: Any, rows: Any, columns: Any, group: int) -> tuple[Any, Any]:
+def raster(t: Any, rows: Any, columns: Any, group: int) -> tuple[Any, Any]:
     """Tile number t, in bands of `group` rows, each walked column by column."""
     band = columns * group
     g = t // band

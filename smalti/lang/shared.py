@@ -23,7 +23,7 @@ from smalti.lang.threads import lane_index, thread_of_warpgroup
 from smalti.lang.trace import Later, Trace, current
 from smalti.lang.values import Scalar, Value
 from smalti.layout.shared import SWIZZLES, SharedTile, swizzle_address
-from smalti.ptx.module import Register, Variable
+from smalti.ptx.module import Register, Tile, Variable
 
 __all__ = ["Geometry", "Shared", "Storage", "choose_swizzle", "shared"]
 
@@ -107,6 +107,8 @@ class Storage:
             self.variable = trace.shared_variable(self.name, "b8", (size,), ALIGNMENT)
             layout = "no swizzle" if self.geometry.swizzle == "none" else f"{self.geometry.swizzle} swizzle"
             trace.plan.buffers.append(Buffer(self.name, self.shape, self.dtype.name, layout, self.stages, size))
+            role = f"ring of {self.stages}" if self.stages > 1 else ""
+            trace.module.tiles.append(Tile(self.name, "shared", 0, size, self.shape, self.dtype.name, layout, role))
         return self.variable
 
 

@@ -53,8 +53,12 @@ def round_trip(a, d, *, rows, columns, swizzle, axis, first, second):
     d.tiles(rows, columns)[i, j].store(x.through(scratch, second))
 
 
-LAYOUTS = {"d": lambda r, c: accumulator(r, c), "a8": lambda r, c: operand_a(r, c, 8), "a16": lambda r, c: operand_a(r, c, 16),
-           "a32": lambda r, c: operand_a(r, c, 32)}  # fmt: skip
+LAYOUTS = {
+    "d": accumulator,
+    "a8": lambda r, c: operand_a(r, c, 8),
+    "a16": lambda r, c: operand_a(r, c, 16),
+    "a32": lambda r, c: operand_a(r, c, 32),
+}
 TYPES = {
     "bf16": (ml_dtypes.bfloat16, np.uint16),
     "f32": (np.float32, np.uint32),

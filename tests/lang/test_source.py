@@ -50,7 +50,7 @@ def test_rebound_in_tiles_range_and_persistent():
         work = sm.persistent(d.tiles(64, 64))
         n = 0
         for _ in work:
-            n += 1
+            n += 1  # noqa: SIM113
 
     refused(over_tiles, "SML0310")
     refused(over_work, "SML0310")
@@ -85,7 +85,7 @@ def test_found_when_tracing_gets_there():
         loop = [sm.range(4)][0]
         n = 0
         for _ in loop:
-            n += 1
+            n += 1  # noqa: SIM113
 
     def hidden_branch(a, d):
         x, y = sm.roles(x=sm.warpgroup(1), y=sm.warpgroup(1))
@@ -103,7 +103,7 @@ def test_helpers_are_checked_too():
     def helper():
         n = 0
         for _ in sm.range(4):
-            n += 1
+            n += 1  # noqa: SIM113
 
     def body(a, d):
         helper()
@@ -115,7 +115,7 @@ def test_values_that_escape():
     def body(a, d):
         made = []
         for i in sm.range(4):
-            made.append(i + 1)
+            made.append(i + 1)  # noqa: PERF401
         made[0] + 1
 
     refused(body, "SML0306", at_decoration=False)
@@ -143,7 +143,7 @@ def test_clean_neighbours():
             if count == 2:
                 break
         assert count == 2
-        for _ in sm.while_(lambda: total > 0):
+        for _ in sm.while_(lambda: total > 0):  # noqa: B023
             total -= 1
 
     decorate(body).trace("f32")
