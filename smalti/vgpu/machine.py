@@ -278,7 +278,7 @@ class Machine:
         self.local_frame = -(-local // 16) * 16
         self.params = make_segment("param", "kernel parameters", len(self.config.params), writable=False,
                                    data=np.frombuffer(self.config.params, np.uint8))  # fmt: skip
-        self.constants = make_segment("const", "constants", constant)
+        self.constants = make_segment("const", "constants", constant, writable=False)
         for p in self.program.function.params:
             align = p.align or p.size
             params = -(-params // align) * align
@@ -713,6 +713,24 @@ class Machine:
         for joins, count in leaving:
             self._leave(joins, count)
 
+    def warp_barrier(self, g: Gang, members: Callable[[Gang], Any], active: Callable[[Gang], Bools]) -> bool:
+        """As `converge`, for bar.warp.sync, whose lanes may wait at different instructions: those go on from there."""
+        if self.converge(g, members, active):
+            return True
+        waiting = [o for o in g.cta.gangs if o is not g and isinstance(o.wait, ConvergeWait) and o.wait.members]
+        here = np.zeros(g.cta.threads_padded, np.bool_)
+        for o, lanes in ((g, active(g)), *((o, o.active()) for o in waiting)):
+            here[o.lo : o.hi] |= lanes
+        needed = [o for o in waiting if _overlap(o, g)]
+        for o in (g, *needed):
+            wanted = _missing(o, (members if o is g else o.wait.members)(o), active(o) if o is g else o.active())  # type: ignore[union-attr]
+            if wanted is not None and (wanted & ~here[o.lo : o.hi]).any():
+                return False
+        for o in needed:
+            o.wait = None
+            o.pc += 1
+        return True
+
     # -- when nothing goes ------------------------------------------------------------------------------
 
     def _unstick(self) -> bool:
@@ -740,7 +758,13 @@ class Machine:
 
 
 class ConvergeWait(Wait):
-    """Waiting for other lanes of the same warp to reach a .sync instruction."""
+    """Waiting for other lanes of the same warp to reach a .sync instruction.
+
+    `members`, of bar.warp.sync only: its member masks, for there the instruction need not be the same one.
+    """
+
+    def __init__(self, members: Callable[[Gang], Any] | None = None) -> None:
+        self.members = members
 
     def ready(self) -> bool:
         return False
@@ -764,6 +788,11 @@ def _has(o: Gang, g: Gang, missing: Bools) -> bool:
         return False
     lo, hi = max(o.lo, g.lo), min(o.hi, g.hi)
     return lo < hi and bool((o.active()[lo - o.lo : hi - o.lo] & missing[lo - g.lo : hi - g.lo]).any())
+
+
+def _overlap(a: Gang, b: Gang) -> bool:
+    """Whether two gangs have lanes of the same warp."""
+    return any(w in b.warps() for w in a.warps())
 
 
 def _common(a: tuple[Join, ...], b: tuple[Join, ...]) -> tuple[Join, ...]:

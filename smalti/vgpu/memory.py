@@ -31,6 +31,7 @@ PARAM_WINDOW = 0x7C00_0000_0000
 CONST_WINDOW = 0x7B00_0000_0000
 _WINDOW = 1 << 40
 
+RED_ZONE = 1 << 16  # bytes between two buffers
 UNIT = 32  # bytes: the widest access (v8.b32, v4.b64)
 UNSIGNED: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 # 0-d arrays: NumPy takes them faster than Python or NumPy scalars.
@@ -175,7 +176,7 @@ class Memory:
     def __init__(self) -> None:
         self._starts: list[int] = []
         self._segments: list[Segment] = []
-        self._next = GLOBAL_BASE
+        self._next = GLOBAL_BASE + RED_ZONE
         self.checks: Any = NoChecks()
         self.version = 0  # counts every change of memory or barriers: how a spin loop is told from progress
 
@@ -190,7 +191,7 @@ class Memory:
         segment = make_segment("global", name, size, data=data, defined=defined, address=start, writable=writable)
         self._starts.append(start)
         self._segments.append(segment)
-        self._next = start + size + 65536
+        self._next = start + size + RED_ZONE
         return segment
 
     def segments(self) -> Iterator[Segment]:
@@ -200,6 +201,14 @@ class Memory:
         """The global buffer whose start is the last at or below `address` (bounds not checked)."""
         i = bisect.bisect_right(self._starts, address) - 1
         return self._segments[i] if i >= 0 else None
+
+    def _nearest(self, address: int) -> int:
+        """The number of the buffer that holds an address, or in whose red zone it lies; -1 if there is none."""
+        i = bisect.bisect_right(self._starts, address) - 1
+        if i >= 0 and address < self._segments[i].address + self._segments[i].size + RED_ZONE // 2:
+            return i
+        near = i + 1 < len(self._starts) and self._starts[i + 1] - address <= RED_ZONE // 2
+        return i + 1 if near else -1
 
     # -- translation ------------------------------------------------------------------------------------
 
@@ -273,8 +282,8 @@ class Memory:
             if _inside(segment, offsets, width):
                 return [(segment, offsets, None)]
         # Several buffers, or an address outside of all: find out which.
-        index = np.searchsorted(np.array(self._starts, np.int64), a, side="right") - 1
         out: Parts = []
+        index = np.array([self._nearest(int(x)) for x in a])
         for i in np.unique(index):
             which = np.flatnonzero(index == i)
             if i < 0:
@@ -356,7 +365,7 @@ class Memory:
             undefined = None
         if undefined is not None and segment.kind == "global":
             self._refuse_undefined(agent, segment, offsets, undefined)
-        self.checks.write(agent, segment, offsets, width, lanes, order)
+        self.checks.write(agent, segment, offsets, width, lanes, order, values)
         segment.scatter(offsets, width, values, undefined)
         if segment.kind != "local":  # nobody waits for another thread's registers
             self.version += 1
@@ -448,7 +457,10 @@ class NoChecks:
 
     def read(self, agent: Any, segment: Segment, offsets: Offsets, width: int, lanes: Any, order: str) -> None: ...
 
-    def write(self, agent: Any, segment: Segment, offsets: Offsets, width: int, lanes: Any, order: str) -> None: ...
+    def write(
+        self, agent: Any, segment: Segment, offsets: Offsets, width: int, lanes: Any, order: str, values: Any = None
+    ) -> None:
+        """`values` are those to be stored (not given for atomics)."""
 
     def read_range(self, agent: Any, segment: Segment, start: int, stop: int) -> None: ...
 
@@ -458,11 +470,8 @@ class NoChecks:
 
     def write_units(self, agent: Any, segment: Segment, units: Offsets) -> None: ...
 
-    def tensor(self, agent: Any, segment: Segment, cells: Offsets, writes: bool) -> None:
-        """Cells of tensor memory touched by an asynchronous tcgen05 operation."""
+    def tensor(self, agent: Any, clock: Any, memory: Any, blocks: Any, writes: bool) -> None:
+        """Rectangles of tensor memory touched by a tcgen05 operation (a part of it, whose issuer knew `clock`)."""
 
-    def tensor_freed(self, agent: Any, segment: Segment, start: int, columns: int) -> None:
+    def tensor_freed(self, agent: Any, memory: Any, start: int, columns: int) -> None:
         """Columns of tensor memory are deallocated by a gang."""
-
-    def fence(self, gang: Any) -> None:
-        """`fence`/`membar` executed by a gang: earlier relaxed reads acquire, later relaxed writes release."""

@@ -27,7 +27,7 @@ LANES = np.arange(WARP, dtype=np.uint32)
 def together(context: Context, step: Step, operation: Operation) -> Operation:
     """`operation` for the lanes that execute the step, once all that their member masks name are here.
 
-    Errors: SML0830 a lane that its own member mask does not name.
+    Errors: SML0840 a lane that its own member mask does not name.
     """
     operand = context.bind(step)["mask"]
     members, lanes = context.source(operand, "u32"), executing(context, step)
@@ -62,7 +62,7 @@ def _named(g: Gang, step: Step, members: Array, here: Bools) -> None:
     if absent.any():
         lane = int(np.flatnonzero(absent)[0])
         mask = int(np.broadcast_to(members, g.width)[lane])
-        raise error("SML0830", at=step.loc, opcode=step.opcode, mask=f"{mask:#010x}", thread=g.lo + lane, who=g.who())
+        raise error("SML0840", at=step.loc, opcode=step.opcode, mask=f"{mask:#010x}", thread=g.lo + lane, who=g.who())
 
 
 def groups(g: Gang, members: Array) -> list[Bools]:
