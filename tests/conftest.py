@@ -1,6 +1,11 @@
 """Options of the whole test run: `--device cuda` adds the tests marked `gpu`, which are left out otherwise."""
 
+import hypothesis
 import pytest
+
+# A busy machine must fail no test: time limits belong to the tests that are about time.
+hypothesis.settings.register_profile("smalti", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.load_profile("smalti")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
