@@ -421,7 +421,9 @@ class Machine:
         while self.clusters:
             runnable = self._runnable()
             ops = [op for op in self.pending if op.ready()]
-            if (not runnable and not ops and self._admit()) or (self.schedule.admit() and self._admit()):
+            if not runnable and not ops and (self._release(whole=True) or self._admit()):
+                continue
+            if self.schedule.admit() and self._admit():
                 continue
             if runnable or ops:
                 choice = self.schedule.pick(runnable, ops)
@@ -589,7 +591,9 @@ class Machine:
         pc = self.program.joins.get(g.pc)
         joins = g.joins
         if pc is not None and not (joins and joins[-1].pc == pc):
-            joins = (*joins, Join(pc, g.count, joins))
+            parted = taken.reshape(-1, WARP)
+            whole = not (parted.any(axis=1) & (g.active() & ~taken).reshape(-1, WARP).any(axis=1)).any()
+            joins = (*joins, Join(pc, g.count, joins, whole))
         rest = g.active() & ~taken
         other = Gang(g.cta, g.lo, g.hi, taken, target, joins)
         g.cta.gangs.append(other)
@@ -734,12 +738,10 @@ class Machine:
     # -- when nothing goes ------------------------------------------------------------------------------
 
     def _unstick(self) -> bool:
-        """Nothing can run: release joins (warps make progress independently), then let timed waits give up."""
+        """Nothing can run: release joins (lanes make progress independently), then let timed waits give up."""
+        if self._release(whole=False):
+            return True
         gangs = [g for c in self.clusters for cta in c.ctas for g in cta.gangs]
-        for g in gangs:
-            if isinstance(g.wait, JoinWait) and not g.wait.join.released:
-                g.wait.join.released = True
-                return True
         for g in gangs:
             wait = g.wait
             if wait is not None and not self.repeats(g) and wait.timeout():
@@ -747,6 +749,16 @@ class Machine:
                     g.pc += 1
                 g.wait = None
                 return True
+        return False
+
+    def _release(self, whole: bool) -> bool:
+        """Let gangs that wait at a join go on without the others; `whole`: only where whole warps were parted."""
+        for cluster in self.clusters:
+            for cta in cluster.ctas:
+                for g in cta.gangs:
+                    if isinstance(g.wait, JoinWait) and not g.wait.join.released and (g.wait.join.whole or not whole):
+                        g.wait.join.released = True
+                        return True
         return False
 
     def _stuck(self) -> None:

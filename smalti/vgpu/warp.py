@@ -86,12 +86,15 @@ class Warp:
 
 
 class Join:
-    """Where the paths of a divergent branch meet again; gangs wait there for each other."""
+    """Where the paths of a divergent branch meet again; gangs wait there for each other.
 
-    __slots__ = ("arrived", "count", "expected", "outer", "pc", "released")
+    `whole`: the branch parted whole warps, which need not wait for each other; that they do only keeps gangs large.
+    """
 
-    def __init__(self, pc: int, expected: int, outer: tuple[Join, ...]) -> None:
-        self.pc, self.expected, self.outer = pc, expected, outer
+    __slots__ = ("arrived", "count", "expected", "outer", "pc", "released", "whole")
+
+    def __init__(self, pc: int, expected: int, outer: tuple[Join, ...], whole: bool) -> None:
+        self.pc, self.expected, self.outer, self.whole = pc, expected, outer, whole
         self.arrived: list[Gang] = []
         self.count = 0
         self.released = False
