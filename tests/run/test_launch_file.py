@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from smalti.errors import SmaltiError
 from smalti.layout.tensor_map import TensorMap
-from smalti.run import launch_file
+from smalti.run import launch_file, launch_save
 from smalti.run.launch import MapOf, Pointer, Scalar, Scratch, Struct
 from smalti.run.launch_file import load, parse
 
@@ -156,6 +156,37 @@ def test_strided_buffers_keep_their_gaps(tmp_path):
     assert column.data.tolist() == [1, 4, 2, 5, 3, 6]
     packed = buffer(tmp_path, dtype="e2m1", shape=[2, 2], strides=[4, 1], data=[[1, 2], [3, 4]])
     assert packed.data.tolist() == [0x42, 0xCC, 0x65]
+
+
+# -- writing -------------------------------------------------------------------------------------------
+
+
+def plain(value):
+    """A launch as nested tuples that compare by value."""
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, value.tobytes()
+    if hasattr(value, "__dataclass_fields__"):
+        return type(value).__name__, *(plain(getattr(value, f)) for f in value.__dataclass_fields__)
+    if isinstance(value, dict):
+        return {k: plain(v) for k, v in value.items()}
+    return tuple(map(plain, value)) if isinstance(value, tuple) else value
+
+
+def test_what_is_written_reads_back_the_same(tmp_path):
+    more = {
+        **FULL["buffers"],
+        "s": {"dtype": "e2m1", "shape": [3, 2], "strides": [4, 1], "data": {"codes": {"seed": 3}}},
+        "q": {"dtype": "e3m2", "shape": [8], "dense": True, "data": {"codes": {"seed": 4}}, "expected": 1},
+        "z": {"dtype": "s64", "shape": [2], "data": 0},
+    }
+    image = {"type": "f16", "size": [64, 8, 8, 2], "stride": [128, 1024, 8192], "mode": "im2col", "channels": 64}
+    image |= {"buffer": "i", "lower": [-1, -2], "upper": [1, 0], "pixels": 16, "element_stride": [1, 2, 2, 1]}
+    more["i"] = {"dtype": "f16", "shape": [8192]}
+    launch = read(tmp_path, buffers=more, params=[*FULL["params"], {"tensor_map": image, "offset": 0}])
+    launch_save.save(tmp_path / "out.json", launch, "written by a test")
+    assert plain(load(tmp_path / "out.json")) == plain(launch)
+    written = {f.name for f in tmp_path.iterdir()}
+    assert written == {"out.json"} | {f"out-{n}.npy" for n in ("a", "s", "q", "d-expected", "q-expected")}
 
 
 # -- refusals ------------------------------------------------------------------------------------------
