@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smalti.errors import error
-from smalti.ptx.module import Function, Module, Variable
+from smalti.ptx.module import Function, Module, Variable, type_bits
 from smalti.vgpu.engines import AsyncOp
 from smalti.vgpu.execute import HANDLES_UNDEFINED, OWN_GUARD, build
 from smalti.vgpu.launch import DEVICES, LaunchConfig, VirtualDevice
@@ -280,7 +280,7 @@ class Machine:
                                    data=np.frombuffer(self.config.params, np.uint8))  # fmt: skip
         self.constants = make_segment("const", "constants", constant, writable=False)
         for p in self.program.function.params:
-            align = p.align or p.size
+            align = p.align or type_bits(p.type) // 8  # of the element: an array of bytes may lie anywhere
             params = -(-params // align) * align
             self._places[p] = params
             params += p.size

@@ -42,10 +42,10 @@ DONE:
 
 # Every kind of parameter: thread 0 copies what it finds to d; the struct holds a pointer at byte 8.
 PARAMETERS = f"""{HEAD}
-.visible .entry parameters(.param .align 8 .b8 s[24], .param .u16 h, .param .f64 f, .param .u64 scratch,
-                           .param .u64 null)
+.visible .entry parameters(.param .align 8 .b8 s[24], .param .u16 h, .param .b8 t[12], .param .f64 f,
+                           .param .u64 scratch, .param .u64 null)
 {{
-    .reg .b16 %h<2>; .reg .b32 %r<4>; .reg .b64 %rd<8>; .reg .pred %p<2>;
+    .reg .b16 %h<3>; .reg .b32 %r<4>; .reg .b64 %rd<8>; .reg .pred %p<2>;
     mov.u32 %r1, %tid.x;
     setp.ne.u32 %p1, %r1, 0;
     @%p1 bra DONE;
@@ -53,6 +53,7 @@ PARAMETERS = f"""{HEAD}
     ld.param.u32 %r2, [s];
     ld.param.u32 %r3, [s+20];
     ld.param.u16 %h1, [h];
+    ld.param.u8 %h2, [t+11];
     ld.param.b64 %rd2, [f];
     ld.param.u64 %rd3, [scratch];
     ld.param.u64 %rd4, [null];
@@ -61,6 +62,7 @@ PARAMETERS = f"""{HEAD}
     st.global.u32 [%rd1], %r2;
     st.global.u32 [%rd1+4], %r3;
     st.global.u16 [%rd1+8], %h1;
+    st.global.u8 [%rd1+10], %h2;
     st.global.b64 [%rd1+16], %rd5;
     st.global.b64 [%rd1+24], %rd4;
 DONE:
@@ -119,9 +121,9 @@ def add(n=250, given=250):
 
 def parameters():
     struct = Struct(bytes([1, 2, 3, 4]) + bytes(20), ((8, Pointer("d", 32)), (20, Scalar("s32", -2))))
-    params = (struct, Scalar("u16", 0xBEEF), Scalar("f64", 1.5), Scratch(64), Scratch())
+    params = (struct, Scalar("u16", 0xBEEF), Struct(bytes(range(60, 72))), Scalar("f64", 1.5), Scratch(64), Scratch())
     want = np.full(64, 0x11, np.uint8)
-    want[32:42] = np.frombuffer(bytes.fromhex("01020304 feffffff efbe"), np.uint8)
+    want[32:43] = np.frombuffer(bytes.fromhex("01020304 feffffff efbe 47"), np.uint8)
     want[48:56] = np.array([1.5]).view(np.uint8)
     want[56:64] = 0
     buffers = {"d": Buffer("d", "u8", (64,), data=np.full(64, 0x11, np.uint8), output=True, expected=want)}
