@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.errors import error, public
+from smalti.errors import error
 from smalti.lang.call import execute, facts_of_call
 from smalti.lang.dtypes import DTYPES, DType
 from smalti.lang.kernel import Kernel
@@ -24,7 +24,7 @@ from smalti.run.devices import device as find
 from smalti.run.dtypes import as_bits, from_bits
 from smalti.run.execute import Result
 
-__all__ = ["Prepared", "choose", "matmul", "prepare"]
+__all__ = ["Prepared", "choose", "prepare"]
 
 LINE = 128  # bytes of K in one tile: one span of the widest swizzle
 BULK = 16  # bytes: pitch of what TMA reads (PTX ISA 5.5)
@@ -80,25 +80,6 @@ class Prepared:
         return self.execute(device, **how).outputs["d"]
 
 
-@public
-def matmul(
-    a: Any,
-    b: Any,
-    *,
-    dtype: str | None = None,
-    precision: str | None = None,
-    device: str | Device | None = None,
-    **how: Any,
-) -> NDArray[Any]:
-    """a @ b on Hopper's tensor cores: a [M, K], b [K, N], any sizes from 0 on.
-
-    bf16 or f16; e4m3 and e5m2 in any mix; s8 and u8 in any mix; f32 only with precision="tf32".
-    dtype of the result: that of a 16-bit input, f32 for 8-bit floats and tf32, s32 for integers, unless given.
-    Errors: those of `prepare` and of calling a kernel.
-    """
-    return prepare(a, b, dtype=dtype, precision=precision, device=device).run(device, **how)
-
-
 def prepare(
     a: Any,
     b: Any,
@@ -108,7 +89,11 @@ def prepare(
     device: str | Device | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Prepared:
-    """What `matmul` will run. Operands that TMA or the tensor core cannot read as they lie are copied first.
+    """What `sm.matmul(a, b)` will run on Hopper: a [M, K], b [K, N], any sizes from 0 on.
+
+    bf16 or f16; e4m3 and e5m2 in any mix; s8 and u8 in any mix; f32 only with precision="tf32". dtype of the
+    result: that of a 16-bit input, f32 for 8-bit floats and tf32, s32 for integers, unless given. Operands that
+    TMA or the tensor core cannot read as they lie are copied first.
 
     Errors: SML0610 dtypes, SML0611 f32 without precision="tf32", SML0612 shapes, SML0613 dtype of the result,
     SML0111 to SML0113 from the arrays.

@@ -15,7 +15,11 @@ BF16 = ml_dtypes.bfloat16
 def test_plan_of_the_hopper_matmul():
     plan = matmul_hopper.plan("bf16", "bf16")
     assert plan.block == 384 and plan.grid == "min(SMs, cdiv(M, 128)*cdiv(N, 256))"
-    assert {b.name: (b.stages, b.bytes) for b in plan.buffers} == {"a": (4, 65536), "b": (4, 131072), "d_out": (1, 32768)}
+    assert {b.name: (b.stages, b.bytes) for b in plan.buffers} == {
+        "a": (4, 65536),
+        "b": (4, 131072),
+        "d_out": (1, 32768),
+    }
     assert plan.shared_bytes == 65536 + 131072 + 32768 + 8 * 8
     assert [(b.name, b.number, b.arrivals) for b in plan.barriers] == [("ring_full", 4, 1), ("ring_empty", 4, 8)]
     text = str(plan)
