@@ -107,7 +107,9 @@ class CTA:
         self.gangs: list[Gang] = []
         self.exited = np.zeros(self.threads_padded, np.bool_)
         self.exited[self.threads :] = True
-        self.undefined: dict[int, Bools] = {n: np.logical_not(self.exited) for n in machine.program.uninitialised}
+        self.taint: Bools = np.zeros((len(machine.program.widths), self.threads_padded), np.bool_)
+        self.taint[list(machine.program.uninitialised)] = ~self.exited
+        self.undefined: dict[int, Bools] = {n: self.taint[n] for n in machine.program.uninitialised}
         self.undefined_bits = sum(1 << n for n in self.undefined)  # the keys of `undefined` as a bit set
         self.shared = make_segment(
             "shared", "shared memory", machine.shared_end, defined=False, low=machine.device.shared_base, owner=self
@@ -138,7 +140,7 @@ class CTA:
         if row is None:
             if flags is None or not flags.any():
                 return
-            row = table[number] = np.zeros(self.threads_padded, np.bool_)
+            row = table[number] = self.taint[number]
             self.undefined_bits |= 1 << number
             if len(table) == 1:
                 self.refresh()

@@ -116,14 +116,14 @@ class Kernel:
         self.params.append((name, None))
         return self.value("ld.param.u64", self.b.address(p), type_="b64")
 
-    def map(self, buffer: str, m: TensorMap, offset: int = 0) -> Variable:
-        """A tensor map over a buffer."""
+    def map(self, buffer: str, m: TensorMap, offset: int = 0) -> Register:
+        """The generic address of a tensor map over a buffer."""
         p = Variable(f"map{len(self.params)}", "param", "b8", (128,), 64)
         self.function.params.append(p)
         self.params.append((buffer, (m, offset)))
-        return p
+        return self.value("cvta.param.u64", self.value("mov.b64", p), type_="b64")
 
-    def box(self, m: Variable, *coordinates: Any) -> Address:
+    def box(self, m: Register, *coordinates: Any) -> Address:
         return self.b.tensor_address(m, list(coordinates))
 
     # -- running ----------------------------------------------------------------------------------------

@@ -32,19 +32,17 @@ def _kernels() -> ModuleType:
 class Block:
     """Registers of one width, as an operand lists them, of consecutive threads: [registers, threads]."""
 
-    __slots__ = ("first", "numbers", "places")
+    __slots__ = ("first", "members", "numbers", "places", "rows")
 
     def __init__(self, program: Program, numbers: list[int]) -> None:
         self.numbers = tuple(numbers)
+        self.members = frozenset(numbers)
         self.first = numbers[0]
         width = program.widths[self.first]
         assert all(program.widths[n] == width for n in numbers)
+        self.rows = _consecutive(numbers)
         before = {n: i for i, n in enumerate(i for i, w in enumerate(program.widths) if w == width)}
-        places = [before[n] for n in numbers]
-        if places == list(range(places[0], places[0] + len(places))):
-            self.places: Any = slice(places[0], places[0] + len(places))
-        else:
-            self.places = np.array(places)
+        self.places = _consecutive([before[n] for n in numbers])
 
     def read(self, cta: CTA, lo: int, threads: int) -> Array:
         """The values; may be a view."""
@@ -57,36 +55,25 @@ class Block:
 
     def undefined(self, cta: CTA, lo: int, threads: int) -> Bools | None:
         """Which are undefined; None if none is."""
-        flags: Bools | None = None
-        if cta.undefined:
-            for i, n in enumerate(self.numbers):
-                row = cta.undefined.get(n)
-                if row is not None and row[lo : lo + threads].any():
-                    if flags is None:
-                        flags = np.zeros((len(self.numbers), threads), np.bool_)
-                    flags[i] = row[lo : lo + threads]
-        return flags
+        if not cta.undefined:
+            return None
+        flags: Bools = cta.taint[self.rows, lo : lo + threads]
+        return flags if flags.any() else None
 
     def set_undefined(self, cta: CTA, lo: int, threads: int, flags: Bools | None) -> None:
         """Say which of the values just written are undefined."""
-        table = cta.undefined
-        if not table and flags is None:
+        if flags is None and self.undefined(cta, lo, threads) is None:
             return
-        before = bool(table)
         for i, n in enumerate(self.numbers):
-            row = table.get(n)
-            new = None if flags is None or not flags[i].any() else flags[i]
-            if row is None:
-                if new is None:
-                    continue
-                row = table[n] = np.zeros(cta.threads_padded, np.bool_)
-                cta.undefined_bits |= 1 << n
-            row[lo : lo + threads] = False if new is None else new
-            if not row.any():
-                del table[n]
-                cta.undefined_bits &= ~(1 << n)
-        if bool(table) != before:
-            cta.refresh()
+            cta.set_undefined(n, lo, lo + threads, None if flags is None else flags[i])
+
+
+def _consecutive(numbers: list[int]) -> Any:
+    """An index: a slice if the numbers follow each other."""
+    first = numbers[0]
+    return (
+        slice(first, first + len(numbers)) if numbers == list(range(first, first + len(numbers))) else np.array(numbers)
+    )
 
 
 @cache
