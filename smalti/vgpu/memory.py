@@ -374,13 +374,14 @@ class Memory:
         self, agent: Agent, cta: CTA, space: str, addresses: npt.NDArray[Any], width: int,
         function: Callable[[npt.NDArray[Any], npt.NDArray[np.intp]], npt.NDArray[Any]],
         lanes: npt.NDArray[np.intp] | None = None, order: str = "relaxed", undefined: Bools | None = None,
-        item: int = 0,
+        item: int = 0, replaces: bool = False,
     ) -> tuple[npt.NDArray[Any], Bools | None]:  # fmt: skip
         """Atomic read-modify-write, lane after lane. Returns the old values and which of them are undefined.
 
         `function(old, which)` gives the new values of the accesses numbered `which`; it is called with accesses to
-        distinct addresses only. `undefined` says which operands are. `version` counts only changes, so that a lock
-        that is still taken is no progress. Errors: as store.
+        distinct addresses only. `undefined` says which operands are; the new value is undefined if an operand is, or
+        the old value (unless it is merely replaced). `version` counts only changes, so that a lock that is still taken
+        is no progress. Errors: as store.
         """
         parts = self.resolve(agent, cta, space, addresses, width)
         result, shape = _results(len(addresses), width, item)
@@ -403,6 +404,8 @@ class Memory:
                 if bad is not None:
                     flags = np.zeros(shape, np.bool_) if flags is None else flags
                     flags[who] = bad
+                    if replaces:
+                        bad = None
                 if undefined is not None and undefined[who].any():
                     bad = undefined[who] if bad is None else bad | undefined[who]
                 if bad is not None and segment.kind == "global":

@@ -159,12 +159,16 @@ class Context:
         machine = self.machine
         if not isinstance(variable, Variable):
             raise error("SML0809", at=None, what=f"the address of function {variable.name}")
-        if variable.space == "local":
+        if variable.space == "local" or self.is_argument(variable):
             return lambda g: (g.cta.local_base(g) + machine.place_of(variable) + offset).astype(dtype)
         if variable.space == "shared":
             place = machine.place_of(variable) + offset
             return lambda g: dtype(place | g.cta.rank << 24)
         return lambda g: dtype(machine.place_of(variable) + offset)
+
+    def is_argument(self, variable: Variable) -> bool:
+        """Whether a variable holds an argument or result of a call: `.param` in a body, kept in the local frame."""
+        return variable.space == "param" and variable not in self.program.function.params
 
     def address(self, operand: Operand, space: str) -> Source:
         """A function of a gang that gives the addresses (int64) of lo … hi−1, or one scalar address, in `space`."""

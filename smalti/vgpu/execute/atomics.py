@@ -65,8 +65,9 @@ def atomic(context: Context, step: Step) -> Operation:
         at = active_addresses(g, address)
         operand, undefined = items.values(g), items.undefined(g)
         old, bad = memory.update(
-            g, g.cta, space, at, width, lambda x, who: function(x, operand[who]), g.lanes(), order, undefined, item
-        )
+            g, g.cta, space, at, width, lambda x, who: function(x, operand[who]), g.lanes(), order, undefined, item,
+            replaces=op == "exch",
+        )  # fmt: skip
         if not numbers:
             return None
         read_back(g, numbers, old, bad, None)

@@ -32,8 +32,8 @@ def space_of(context: Context, step: Step, name: str = "a") -> tuple[str, Source
     space = step.form.type_of(spec)
     assert isinstance(operand, Address)
     base = operand.base
-    if isinstance(base, Variable) and base.space == "param" and base not in context.program.function.params:
-        space = "local"  # an argument of a call: the thread's own
+    if isinstance(base, Variable) and context.is_argument(base):
+        space = "local"
     source = context.address(operand, space)
     return space, source
 
