@@ -21,6 +21,7 @@ from smalti.lang.scales import scales_name
 from smalti.lang.signature import BULK, Facts, Operand, Signature, facts
 from smalti.layout.tensor_map import BYTES as MAP_BYTES
 from smalti.layout.tensor_map import TensorMap
+from smalti.run.devices import Device
 from smalti.run.devices import device as find
 from smalti.run.dtypes import as_bits, numpy_dtype, to_memory
 from smalti.run.execute import Result, run
@@ -38,6 +39,7 @@ __all__ = [
     "facts_of_array",
     "facts_of_call",
     "given",
+    "launch_of",
     "prepare",
     "sizes_of",
     "tensor_map",
@@ -259,14 +261,23 @@ def execute(
     kernel: Kernel, arrays: tuple[Any, ...], device: Any, read_as: Mapping[str, str], named: dict[str, Any], **how: Any
 ) -> Result:
     """As `call`, with all that `smalti.run.execute.Result` tells; an empty grid gives zeros without a launch."""
+    traced, launch, chosen = launch_of(kernel, arrays, device, read_as, named)
+    if 0 in launch.grid:
+        empty = {n: np.zeros(b.shape, numpy_dtype(b.dtype)) for n, b in launch.buffers.items() if b.output}
+        return Result(empty, chosen, 0.0)
+    program = traced.module if chosen.kind == "virtual" else traced.ptx()
+    return run(program, launch, chosen, **how)
+
+
+def launch_of(
+    kernel: Kernel, arrays: tuple[Any, ...], device: Any, read_as: Mapping[str, str], named: dict[str, Any]
+) -> tuple[Traced, Launch, Device]:
+    """The trace that a call runs, its launch and its device: what `smalti.run` needs to run the printed PTX instead."""
     written = [o.name for o in kernel.signature.outputs]
     made = prepare(kernel, arrays, read_as, {n: named.pop(n) for n in written if n in named})
     traced = kernel.traced(made.facts, named)
     chosen = find(device, arch=kernel.arch, work=float(math.prod(made.sizes.values())))
     kinds = {name: made.facts[name].dtype for name in written}
-    if any(grids.evaluate(g, made.sizes, chosen.sm_count) == 0 for g in traced.grid):
-        empty = {n: np.zeros(shape, numpy_dtype(kinds[n].name)) for n, shape in made.outputs.items()}
-        return Result(empty, chosen, 0.0)
     strides = {name: g.strides for name, g in made.operands.items()}
     strides |= {name: dense_strides(shape, -1, kinds[name]) for name, shape in made.outputs.items()}
     buffers = {name: _input(name, g) for name, g in made.operands.items()}
@@ -278,8 +289,7 @@ def execute(
             strides[hidden] = (atoms * 512, 512, 4)
     buffers |= {name: Buffer(name, kinds[name].name, shape, output=True) for name, shape in made.outputs.items()}
     shapes = {name: g.shape for name, g in made.operands.items()}
-    launch = build_launch(traced, buffers, strides, made.sizes, chosen.sm_count, shapes)
-    return run(traced.module, launch, chosen, **how)
+    return traced, build_launch(traced, buffers, strides, made.sizes, chosen.sm_count, shapes), chosen
 
 
 def _input(name: str, g: Given) -> Buffer:

@@ -34,7 +34,7 @@ class Mbarrier:
     """
 
     __slots__ = (
-        "arriving", "born", "completed", "cta", "expected", "name", "offset", "pending", "phase", "published",
+        "arriving", "born", "completed", "cta", "expected", "known", "name", "offset", "pending", "phase", "published",
         "signals", "tx",
     )  # fmt: skip
 
@@ -46,6 +46,7 @@ class Mbarrier:
         agents = len(born[0].clock.warps)
         self.arriving, self.completed = Clock(agents), Clock(agents)
         self.born, self.published = born, False
+        self.known = 1 << born[0].agent
         self.signals: set[Loc | None] = set()
         self.name = cta.describe(offset)
 
@@ -72,6 +73,22 @@ class Mbarrier:
         elif self.tx > 0:
             parts.append(f"an expect_tx of {self.tx} bytes that have come already")
         return " and ".join(parts) or "nothing"
+
+    def seen_by(self, gang: Any) -> None:
+        """Warps use it: its initialisation must be ordered before. `known` are the warps found to be so.
+
+        Reports SML0934.
+        """
+        for warp in gang.warps():
+            bit = 1 << warp.agent
+            if self.known & bit:
+                continue
+            self.known |= bit
+            birth, time = self.born
+            checks = warp.cta.machine.checks
+            if checks is not None and warp.cta.cluster is self.cta.cluster and warp.clock.warps[birth.agent] < time:
+                found = error("SML0934", at=gang.loc, what=self.name, who=gang.who(), other=birth.name())
+                checks.report(found)
 
     # -- operations -------------------------------------------------------------------------------------
 
@@ -150,9 +167,11 @@ def place(agent: Agent, cta: CTA, space: str, address: int) -> tuple[CTA, int]:
 
     Errors: SML0803-SML0806 as for any access of 8 bytes there.
     """
-    segment, offsets, _ = cta.machine.memory.resolve(agent, cta, space or "generic", np.array([address], np.int64), 8)[
-        0
-    ]
+    offset = address & 0xFFFFFF
+    if space and address >> 24 == cta.rank and offset % 8 == 0 and cta.shared.low <= offset <= cta.shared.size - 8:
+        return cta, offset  # the usual case
+    where = np.array([address], np.int64)
+    segment, offsets, _ = cta.machine.memory.resolve(agent, cta, space or "generic", where, 8)[0]
     if segment.kind != "shared":
         raise error("SML0805", at=agent.loc, address=hex(address), space="shared", who=agent.who())
     return segment.owner, int(offsets[0])
@@ -165,11 +184,13 @@ def find(agent: Agent, cta: CTA, space: str, address: int, operation: str) -> Mb
         table = cta.engines.get(ENGINE)
         found: Mbarrier | None = table.get(local & 0xFFFFFF) if table else None
         if found is not None:
+            found.seen_by(agent)
             return found
     owner, offset = place(agent, cta, space, address)
     found = live(owner).get(offset)
     if found is None:
         raise error("SML0902", at=agent.loc, operation=operation, what=owner.describe(offset), who=agent.who())
+    found.seen_by(agent)
     return found
 
 
@@ -185,10 +206,12 @@ def signal(agent: Any, cta: CTA, offset: int, size: int, bits: int) -> None:
     found.complete(agent, size)
 
 
-def arrive_async(agent: Any, cta: CTA, offset: int, bits: int) -> None:
-    """One arrival by an asynchronous operation (tcgen05.commit), as `signal`. Errors: SML0902, SML0905."""
+def arrive_async(agent: Any, cta: CTA, offset: int, bits: int, published: int) -> None:
+    """One arrival by a tcgen05.commit, as `signal`; `published` are tensor-memory operations that come before
+    (`Clock.published`). Errors: SML0902, SML0905."""
     found = live(cta).get(offset)
     if found is None:
         raise error("SML0902", at=agent.loc, operation="arrive", what=cta.describe(offset), who=agent.who())
     found.arriving.ops |= bits
+    found.arriving.published |= published
     found.arrive(agent, 1)
