@@ -77,7 +77,7 @@ class Mbarrier:
     def seen_by(self, gang: Any) -> None:
         """Warps use it: its initialisation must be ordered before. `known` are the warps found to be so.
 
-        Reports SML0934.
+        Reports SML0960.
         """
         for warp in gang.warps():
             bit = 1 << warp.agent
@@ -87,7 +87,7 @@ class Mbarrier:
             birth, time = self.born
             checks = warp.cta.machine.checks
             if checks is not None and warp.cta.cluster is self.cta.cluster and warp.clock.warps[birth.agent] < time:
-                found = error("SML0934", at=gang.loc, what=self.name, who=gang.who(), other=birth.name())
+                found = error("SML0960", at=gang.loc, what=self.name, who=gang.who(), other=birth.name())
                 checks.report(found)
 
     # -- operations -------------------------------------------------------------------------------------
