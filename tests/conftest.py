@@ -1,5 +1,8 @@
 """Options of the whole test run: `--device cuda` adds the tests marked `gpu`, which are left out otherwise."""
 
+import os
+from collections.abc import Iterator
+
 import hypothesis
 import pytest
 
@@ -21,3 +24,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if out:
         config.hook.pytest_deselected(items=out)
         items[:] = [item for item in items if not item.get_closest_marker("gpu")]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Traces and machine code are cached in a folder of this run, never in the user's."""
+    before = os.environ.get("SMALTI_CACHE")
+    os.environ["SMALTI_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    yield
+    if before is None:
+        del os.environ["SMALTI_CACHE"]
+    else:
+        os.environ["SMALTI_CACHE"] = before

@@ -9,6 +9,7 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from types import FunctionType
 from typing import Any
 
@@ -39,10 +40,10 @@ class Traced:
     """A kernel for one set of static facts: its PTX module, and what a launch must know.
 
     `parameters` in the entry's order; `grid` three host expressions (`lang.grid`); `shared` bytes of dynamic
-    shared memory; `plan` says what it is made of.
+    shared memory; `plan` says what it is made of. A trace from the disk has its text, and a module once asked.
     """
 
-    module: Module
+    made: Module | None
     entry: str
     signature: Signature
     facts: Mapping[str, Facts]
@@ -52,10 +53,20 @@ class Traced:
     cluster: tuple[int, int, int]
     shared: int
     plan: Plan
+    text: str = ""
+
+    @cached_property
+    def module(self) -> Module:
+        """The finished PTX module."""
+        if self.made is not None:
+            return self.made
+        from smalti.ptx.parse import parse
+
+        return parse(self.text, self.entry)
 
     def ptx(self) -> str:
         """The PTX text."""
-        return print_module(self.module)
+        return self.text or print_module(self.module)
 
 
 @dataclass(eq=False)
@@ -151,8 +162,20 @@ class Kernel:
         chosen = {**self.options, **options}
         key = (tuple(known.items()), _key(chosen))
         if key not in self._traced:
-            self._traced[key] = self._trace(known, chosen)
+            self._traced[key] = self._kept(known, chosen)
         return self._traced[key]
+
+    def _kept(self, known: dict[str, Facts], options: dict[str, Any]) -> Traced:
+        """A trace from the disk, or a new one, which is kept there."""
+        from smalti.lang import store
+
+        at = store.key_of(self, known, options)
+        found = store.load(at, self, known) if at is not None else None
+        if found is None:
+            found = self._trace(known, options)
+            if at is not None:
+                store.save(at, found)
+        return found
 
     def _operand_names(self) -> list[str]:
         return [o.name for o in self.signature.operands]
