@@ -261,23 +261,29 @@ def execute(
     kernel: Kernel, arrays: tuple[Any, ...], device: Any, read_as: Mapping[str, str], named: dict[str, Any], **how: Any
 ) -> Result:
     """As `call`, with all that `smalti.run.execute.Result` tells; an empty grid gives zeros without a launch."""
-    traced, launch, chosen = launch_of(kernel, arrays, device, read_as, named)
-    if 0 in launch.grid:
-        empty = {n: np.zeros(b.shape, numpy_dtype(b.dtype)) for n, b in launch.buffers.items() if b.output}
-        return Result(empty, chosen, 0.0)
+    found = launch_of(kernel, arrays, device, read_as, named)
+    if isinstance(found, Result):
+        return found
+    traced, launch, chosen = found
     program = traced.module if chosen.kind == "virtual" else traced.ptx()
     return run(program, launch, chosen, **how)
 
 
 def launch_of(
     kernel: Kernel, arrays: tuple[Any, ...], device: Any, read_as: Mapping[str, str], named: dict[str, Any]
-) -> tuple[Traced, Launch, Device]:
-    """The trace that a call runs, its launch and its device: what `smalti.run` needs to run the printed PTX instead."""
+) -> tuple[Traced, Launch, Device] | Result:
+    """The trace that a call runs, its launch and its device: what `smalti.run` needs to run the printed PTX instead.
+
+    For an empty grid there is no launch: the result itself.
+    """
     written = [o.name for o in kernel.signature.outputs]
     made = prepare(kernel, arrays, read_as, {n: named.pop(n) for n in written if n in named})
     traced = kernel.traced(made.facts, named)
     chosen = find(device, arch=kernel.arch, work=float(math.prod(made.sizes.values())))
     kinds = {name: made.facts[name].dtype for name in written}
+    if any(grids.evaluate(g, made.sizes, chosen.sm_count) == 0 for g in traced.grid):
+        empty = {n: np.zeros(shape, numpy_dtype(kinds[n].name)) for n, shape in made.outputs.items()}
+        return Result(empty, chosen, 0.0)
     strides = {name: g.strides for name, g in made.operands.items()}
     strides |= {name: dense_strides(shape, -1, kinds[name]) for name, shape in made.outputs.items()}
     buffers = {name: _input(name, g) for name, g in made.operands.items()}
