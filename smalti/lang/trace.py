@@ -115,7 +115,7 @@ class Trace:
     roles_made: bool = False
 
     def __post_init__(self) -> None:
-        self.module = Module(version=(8, 6), target=self.arch)
+        self.module = Module(target=self.arch)  # finish raises the version to what is used
         self.function = Function(self.name)
         self.module.items.append(self.function)
         self.builder = Builder(self.module, self.function)
