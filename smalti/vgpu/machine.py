@@ -111,6 +111,7 @@ class CTA:
         self.taint[list(machine.program.uninitialised)] = ~self.exited
         self.undefined: dict[int, Bools] = {n: self.taint[n] for n in machine.program.uninitialised}
         self.undefined_bits = sum(1 << n for n in self.undefined)  # the keys of `undefined` as a bit set
+        self.tainted = 0  # counts writes of undefined values to registers
         self.shared = make_segment(
             "shared", "shared memory", machine.shared_end, defined=False, low=machine.device.shared_base, owner=self
         )
@@ -144,6 +145,8 @@ class CTA:
             self.undefined_bits |= 1 << number
             if len(table) == 1:
                 self.refresh()
+        if flags is not None:
+            self.tainted += 1
         value = flags if flags is not None else np.False_
         if mask is None:
             row[lo:hi] = value

@@ -224,7 +224,8 @@ def test_refusals_and_their_neighbours() -> None:
         data = k.buffer("data", np.zeros(64, np.uint32))
         k.init(1024, 1)
         k.expect(1024, size)
-        k.emit(LOAD.format(""), k.at(at), k.b.address(data, source), size, k.at(1024))
+        given = k.value("mov.u32", size)
+        k.emit(LOAD.format(""), k.at(at), k.b.address(data, source), given, k.at(1024))
         k.wait(k.at(1024), 0)
         try:
             k.run()

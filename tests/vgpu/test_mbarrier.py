@@ -23,7 +23,8 @@ def dump(*steps: tuple, count: int) -> tuple[int, list[int]]:
     out = k.buffer("out", np.full(16, 7, np.uint64))
     k.emit("mbarrier.init.shared::cta.b64", k.at(), count)
     tokens = []
-    for opcode, *operands in steps:
+    for opcode, *numbers in steps:
+        operands = [k.value("mov.u32", n) for n in numbers]  # in registers, where anything may be given
         if "arrive" in opcode:
             state = k.reg("b64")
             k.emit(f"mbarrier.{opcode}.shared::cta.b64", state, k.at(), *operands)

@@ -55,10 +55,15 @@ class Block:
 
     def undefined(self, cta: CTA, lo: int, threads: int) -> Bools | None:
         """Which are undefined; None if none is."""
-        if not cta.undefined:
+        clean: dict[Any, int] = cta.engines.setdefault("clean blocks", {})
+        key = (self, lo, threads)
+        if not cta.undefined or clean.get(key) == cta.tainted:
             return None
         flags: Bools = cta.taint[self.rows, lo : lo + threads]
-        return flags if flags.any() else None
+        if flags.any():
+            return flags
+        clean[key] = cta.tainted  # until something becomes undefined again
+        return None
 
     def set_undefined(self, cta: CTA, lo: int, threads: int, flags: Bools | None) -> None:
         """Say which of the values just written are undefined."""

@@ -12,7 +12,7 @@ import numpy as np
 from smalti.errors import Loc, error
 from smalti.vgpu.clocks import Clock
 from smalti.vgpu.memory import SHARED_WINDOW, Agent
-from smalti.vgpu.warp import Wait
+from smalti.vgpu.warp import WARP, Wait
 
 if TYPE_CHECKING:
     from smalti.vgpu.machine import CTA
@@ -29,7 +29,8 @@ class Mbarrier:
 
     `phase` counts completed phases; `tx` is bytes completed minus bytes expected in this one; `arriving` is what
     arrivals of this phase released, `completed` what waiting for a completed phase teaches. `born` is the warp that
-    initialised it and its clock then; `published` whether fence.mbarrier_init followed. `signals` are the lines that
+    initialised it and its clock then; `published` the phase of the cluster barrier when fence.mbarrier_init followed
+    (−1: it did not). `signals` are the lines that
     have ever signalled it.
     """
 
@@ -45,7 +46,7 @@ class Mbarrier:
         self.tx = 0
         agents = len(born[0].clock.warps)
         self.arriving, self.completed = Clock(agents), Clock(agents)
-        self.born, self.published = born, False
+        self.born, self.published = born, -1
         self.known = 1 << born[0].agent
         self.signals: set[Loc | None] = set()
         self.name = cta.describe(offset)
@@ -86,9 +87,19 @@ class Mbarrier:
             self.known |= bit
             birth, time = self.born
             checks = warp.cta.machine.checks
-            if checks is not None and warp.cta.cluster is self.cta.cluster and warp.clock.warps[birth.agent] < time:
+            if checks is None or warp.cta.cluster is not self.cta.cluster:
+                continue
+            if warp.clock.warps[birth.agent] < time and not self._published_to(warp):
                 found = error("SML0960", at=gang.loc, what=self.name, who=gang.who(), other=birth.name())
                 checks.report(found)
+
+    def _published_to(self, warp: Warp) -> bool:
+        """After fence.mbarrier_init even a relaxed cluster barrier makes the initialisation known (9.7.13.4)."""
+        barrier = self.cta.cluster.engines.get("barrier")
+        if self.published < 0 or barrier is None:
+            return False
+        waited = barrier.waited[warp.cta.rank][warp.index * WARP : (warp.index + 1) * WARP]
+        return bool((waited > self.published).any())
 
     # -- operations -------------------------------------------------------------------------------------
 
