@@ -17,8 +17,8 @@ def test_kernel(tmp_path, monkeypatch, capsys):
 
     printed = capsys.readouterr().out
     assert ".visible .entry matmul(" in printed and "wgmma: fence, 4 x m64n64k16, commit" in printed
-    a = np.arange(7 * 5).reshape(7, 5).astype(np.float16)
-    b = np.arange(3 * 5).reshape(3, 5).astype(np.float16)
+    a = np.arange(7 * 8).reshape(7, 8).astype(np.float16)
+    b = np.arange(3 * 8).reshape(3, 8).astype(np.float16)
     assert np.array_equal(kernel.matmul(a, b, d="f32", device="virtual:sm_90a"), a.astype(int) @ b.T.astype(int))
 
 
