@@ -44,9 +44,7 @@ def test_page_holds_everything():
 
 
 def test_given_line_is_said():
-    assert str(error("SML0001", at=("k/er.py", 12), code="x", nearest="y")).endswith(
-        "nearest is y (er.py:12)"
-    )
+    assert str(error("SML0001", at=("k/er.py", 12), code="x", nearest="y")).endswith("nearest is y (er.py:12)")
 
 
 def test_message_stays_one_short_line():

@@ -28,9 +28,7 @@ def wellformed(name):
 
 def parameters(*, advised=False, live=True):
     """One parameter a wellformed entry, marked by what its examples need."""
-    found = [
-        e for e in map(wellformed, NAMES) if e and (e.advised or not advised) and not (live and e.removed)
-    ]
+    found = [e for e in map(wellformed, NAMES) if e and (e.advised or not advised) and not (live and e.removed)]
     return [pytest.param(e, id=e.code, marks=[MARKS[n] for n in e.needs if n in MARKS]) for e in found]
 
 

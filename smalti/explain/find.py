@@ -1,0 +1,323 @@
+"""From a code, an id, a message or a traceback to pages, with the reason for each; ambiguity is shown, not guessed.
+
+Reads shipped pages and open stores. The rules are versioned: a change of MATCHER is a change of answers.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from smalti.explain import shipped
+from smalti.explain.reading import Frame, Raised, clean, exceptions, split_message
+from smalti.explain.record import Answer, Match, Page, Proof
+from smalti.explain.store import Store
+from smalti.explain.template import Fit, fit, likeness, normal, skeleton, weight, words
+
+MATCHER = 1
+ENOUGH = 10  # literal letters and digits from which a full match of the text counts as strong
+CLOSE = 0.45  # share of common words from which a page is offered as similar
+MOST = 8
+_CODE = re.compile(r"\bSML\d{4}\b")
+_ID = re.compile(r"(?:[0-9a-f]{16}|JMG\d{4}|FLT\d{4})\Z")
+_RANK = {"sure": 0, "likely": 1, "similar": 2}
+
+
+def find(question: Any, stores: Iterable[Store] = ()) -> Answer:
+    """Pages for an exception, code, id, message or pasted traceback; `stores` are searched too."""
+    stores = list(stores)
+    if isinstance(question, BaseException):
+        return _exception(question, stores)
+    text = clean(str(question))
+    asked = text.strip()
+    if _CODE.fullmatch(asked.upper()):
+        return _code(asked.upper())
+    if _ID.match(asked):
+        return _identifier(asked, stores)
+    if not asked:
+        return Answer("nothing")
+    raised = exceptions(text)
+    if raised:
+        return _traceback(raised, stores)
+    kind, message = split_message(asked)
+    answer = Answer("message")
+    answer.matches = _one(Raised(type=kind, message=message), stores)
+    return _settled(answer)
+
+
+def page_of(record: dict[str, Any], store: Store) -> Page:
+    """The page of an indexed site."""
+    origin = f"{store.package} {store.version}"
+    page = Page(
+        id=record["id"], origin=origin, kind=record["kind"], type=record["type"], message=record["message"],
+        title=skeleton(record["message"]).replace("{}", "…")[:90] or f"{record['type']} in {record['function']}",
+        family=record["family"], guard=record["guard"], module=record["module"], function=record["function"],
+        path=record["path"], line=record["line"], version=store.version, commit=store.meta.get("commit", ""),
+        entries=record["entries"], tests=record.get("tests", []), status=record["status"],
+        related=store.neighbours(record), also=store.aliases(record["id"]),
+        executed=record.get("executed", []),
+    )  # fmt: skip
+    made = store.meta.get("made", "")
+    if page.guard.get("1"):
+        page.trigger = f"`{page.guard['1']}`"
+    page.proofs.append(Proof("place, type, message, conditions", "static analysis of the source", made))
+    if page.entries:
+        page.proofs.append(Proof("entry points and paths", "static analysis; a path is not an execution", made))
+    for test in page.tests:
+        page.proofs.append(Proof(f"an upstream test expects it: {test['file']}:{test['line']}", "upstream test", made))
+    for run in page.executed:
+        page.proofs.append(Proof(f"`{run['trigger']}` raised it", "executed", run.get("when", "")))
+    row = shipped.refusal_of(record["path"], record["message"])
+    if row is not None:
+        shipped.enrich(page, row)
+    return page
+
+
+# --- questions --------------------------------------------------------------------------------------------
+
+
+def _code(code: str) -> Answer:
+    from smalti.errors import entry
+
+    entry(code)  # refuses an unknown code, naming the nearest
+    page = shipped.own_page(code)
+    assert page is not None
+    return Answer("code", [Match(page, "sure", ["the code itself"])])
+
+
+def _identifier(identifier: str, stores: list[Store]) -> Answer:
+    answer = Answer("id")
+    for store in stores:
+        if record := store.row(identifier):
+            reason = record.get("asked_as", "the id itself")
+            answer.matches.append(Match(page_of(record, store), "sure", [reason]))
+    shipped_pages = [*shipped.known_pages(), *[page for page, _ in shipped.fault_pages()]]
+    for page in shipped_pages:
+        if page.id == identifier or any(other == identifier for other, _ in page.also):
+            indexed = _indexed(page, stores)
+            answer.matches += indexed or [Match(page, "sure", ["the id itself"])]
+    return _settled(answer)
+
+
+def _indexed(page: Page, stores: list[Store]) -> list[Match]:
+    """The indexed sites of a known refusal."""
+    found = []
+    for store in stores:
+        for site, template in store.wordings(words(skeleton(page.message)), 60):
+            record = store.row(site) if skeleton(template) == skeleton(page.message) else None
+            if record is not None and page.path.rsplit("/", 1)[-1] == record["path"].rsplit("/", 1)[-1]:
+                found.append(Match(page_of(record, store), "sure", ["known by this id in another catalogue"]))
+    return found
+
+
+def _exception(raised: BaseException, stores: list[Store]) -> Answer:
+    import traceback
+
+    chain: list[Raised] = []
+    seen: set[int] = set()
+    current: BaseException | None = raised
+    while current is not None and id(current) not in seen and len(chain) < 20:
+        seen.add(id(current))
+        frames = [
+            Frame(f.filename, f.lineno or 0, f.name) for f in traceback.extract_tb(current.__traceback__, limit=-200)
+        ]
+        code = getattr(current, "code", "")
+        message = str(current) if not code else f"{code}: {getattr(current, 'message', current)}"
+        notes = getattr(current, "__notes__", [])
+        chain.append(Raised(type(current).__name__, "\n".join([message, *map(str, notes)]), frames))
+        current = current.__cause__ or current.__context__
+    return _traceback(chain[::-1], stores)
+
+
+def _traceback(raised: list[Raised], stores: list[Store]) -> Answer:
+    answer = Answer("traceback")
+    for one in raised:
+        answer.matches += _one(one, stores)
+    if any(m.page.asynchronous for m in answer.matches if m.certainty == "sure"):
+        answer.notes.append(
+            "This fault is reported late: the line at the end of the traceback is not to blame. "
+            "It happened in some earlier kernel or copy on the same device."
+        )
+    if len(raised) > 1:
+        answer.notes.append(f"The text holds {len(raised)} exceptions; the innermost cause is tried first.")
+    return _settled(answer)
+
+
+def _settled(answer: Answer) -> Answer:
+    """Best first, without repetition; ambiguous where the best is not alone."""
+    best: dict[str, Match] = {}
+    for match in answer.matches:
+        known = best.get(match.page.id)
+        if known is None or _order(match) < _order(known):
+            best[match.page.id] = match
+        elif known.page.origin != match.page.origin:
+            known.page.also.append((match.page.id, f"{match.page.origin}: line {match.page.line}"))
+    answer.matches = sorted(best.values(), key=_order)
+    top = [m for m in answer.matches if m.certainty == answer.matches[0].certainty] if answer.matches else []
+    alone = {(m.page.module, m.page.function, m.page.message, m.asked) for m in top}
+    answer.ambiguous = len(alone) > 1 and len({m.asked for m in top}) < len(alone)
+    if answer.matches and answer.matches[0].certainty != "similar":
+        answer.matches = [m for m in answer.matches if m.certainty != "similar"]
+    answer.matches = answer.matches[:MOST]
+    return answer
+
+
+def _order(match: Match) -> tuple[int, int]:
+    return _RANK[match.certainty], 0 if any("very line" in r for r in match.reasons) else 1
+
+
+# --- one exception ----------------------------------------------------------------------------------------
+
+
+def _one(raised: Raised, stores: list[Store]) -> list[Match]:
+    asked = f"{raised.type}: {raised.message.splitlines()[0] if raised.message else ''}".strip(": ")[:300]
+    found = _own(raised) or [m for store in stores for m in _site(raised, store)]
+    if not any(m.certainty == "sure" for m in found):
+        found += _faults(raised)
+    if not found:
+        found += _known(raised)
+    if not found:
+        found += _similar(raised, stores)
+    for match in found:
+        match.asked = asked
+    return found
+
+
+def _own(raised: Raised) -> list[Match]:
+    code = _CODE.search(raised.message)
+    if code is not None and (page := shipped.own_page(code[0])) is not None:
+        rest = raised.message[code.end() :].lstrip(": ")
+        found = fit(page.message, rest) or fit(page.message, re.sub(r" \([^()]*:\d+\)$", "", rest))
+        return [Match(page, "sure", ["the message names the code"], dict(found.values) if found else {})]
+    found_pages = []
+    for name, message in shipped.own_messages():
+        fitted = fit(message, raised.message) if weight(message) >= ENOUGH else None
+        page = shipped.own_page(name) if fitted else None
+        if fitted and page is not None and (not raised.type or raised.type.endswith(page.type)):
+            found_pages.append(Match(page, "likely", ["the text is the one of this code"], fitted.values))
+    return found_pages
+
+
+def _faults(raised: Raised) -> list[Match]:
+    text = f"{raised.type}: {raised.message}"[:8000]
+    found = []
+    for page, patterns in shipped.fault_pages():
+        for pattern in patterns:
+            if hit := pattern.search(text):
+                values = {k: v for k, v in hit.groupdict().items() if v}
+                found.append(Match(page, "sure", [f"compiled code reports `{hit[0][:80]}`"], values))
+                break
+    return found[:3]
+
+
+def _known(raised: Raised) -> list[Match]:
+    found = []
+    for page in shipped.known_pages():
+        if weight(page.message) < ENOUGH or not _same_type(raised.type, page.type):
+            continue
+        if fitted := fit(page.message, raised.message):
+            note = "the text is that of a known refusal; index the package for source, conditions and paths"
+            found.append(Match(page, "likely", [note], fitted.values))
+    return found
+
+
+def _same_type(asked: str, known: str) -> bool:
+    return not asked or not known or asked.rsplit(".", 1)[-1] == known.rsplit(".", 1)[-1]
+
+
+def _site(raised: Raised, store: Store) -> list[Match]:
+    """Indexed sites by place and text: same line, same function, text alone."""
+    texts: dict[str, tuple[str, Fit]] = {}
+    for site, template in store.wordings(words(raised.message[:4000])):
+        if site not in texts and (fitted := fit(template, raised.message)):
+            texts[site] = (template, fitted)
+    by_frame = _by_frame(raised, store, texts)
+    if by_frame:
+        return by_frame
+    found: list[tuple[int, Match]] = []
+    for site, (template, fitted) in texts.items():
+        record = store.row(site)
+        if record is None or record["kind"] != "raise" or not _same_type(raised.type, record["type"]):
+            continue
+        strength = weight(template)
+        if strength < 3:
+            continue
+        certain = "likely" if strength >= ENOUGH else "similar"
+        how = "letter by letter" if fitted.exact else "but for case, spaces or a full stop"
+        reasons = [f"the text fits, {how}" + (f", and the type {record['type']}" if raised.type else "")]
+        found.append((-strength, Match(page_of(record, store), certain, reasons, fitted.values)))
+    found.sort(key=lambda item: item[0])
+    matches = [match for _, match in found[:MOST]]
+    if len(matches) == 1 and found[0][0] <= -ENOUGH:
+        matches[0].certainty = "sure"
+        matches[0].reasons.append(f"no other raise in {store.package} {store.version} gives this text")
+    return matches
+
+
+def _by_frame(raised: Raised, store: Store, texts: dict[str, tuple[str, Fit]]) -> list[Match]:
+    """The innermost frame that lies in the indexed package, then the ones outside it."""
+    top = store.package.split(".")[0]
+    inside = [f for f in raised.frames if f"/{top}/" in "/" + f.file.replace("\\", "/")]
+    for frame in reversed(inside[-12:]):
+        path = frame.file.replace("\\", "/")
+        end = path[("/" + path).rindex(f"/{top}/") :].lstrip("/")
+        records = store.at(end, function=frame.function or None) if frame.function else store.at(end, line=frame.line)
+        chosen = []
+        for record in records:
+            if not _same_type(raised.type, record["type"]):
+                continue
+            fitted = texts.get(record["id"])
+            bare = not any(weight(w) for w in record["wordings"])
+            on_line = frame.line != 0 and record["line"] == frame.line
+            if fitted is not None or (on_line and bare) or (bare and not raised.message):
+                chosen.append((not on_line, fitted is None, -weight(fitted[0]) if fitted else 0, record, fitted))
+        if not chosen and frame is inside[-1] and frame.line:
+            chosen = [
+                (False, True, 0, r, None)
+                for r in store.at(end, line=frame.line)
+                if _same_type(raised.type, r["type"]) and r["status"] in ("computed", "value", "re-raised", "none")
+            ]
+        if chosen:
+            chosen.sort(key=lambda c: c[:3])
+            best = chosen[0]
+            alike = [c for c in chosen if c[:3] == best[:3]]
+            return [_framed(c, frame, store, len(alike)) for c in alike[:MOST]]
+    return []
+
+
+def _framed(chosen: tuple[Any, ...], frame: Frame, store: Store, alike: int) -> Match:
+    moved, _, _, record, fitted = chosen
+    reasons = [f"the innermost frame inside {store.package} is {record['function']}"]
+    if not moved:
+        reasons.append(f"on the very line {record['path']}:{record['line']}")
+    elif frame.line:
+        reasons.append(f"the raise is at line {record['line']} in {store.version}, line {frame.line} in yours")
+    if fitted is not None and weight(fitted[0]):
+        reasons.append("the text fits")
+    values = dict(fitted[1].values) if fitted is not None else {}
+    return Match(page_of(record, store), "sure" if alike == 1 else "likely", reasons, values)
+
+
+def _similar(raised: Raised, stores: list[Store]) -> list[Match]:
+    """Pages with much the same words, for text from memory; never a certain answer."""
+    asked = words(raised.message[:2000])
+    if not asked:
+        return []
+    scored: list[tuple[float, Match]] = []
+    for page in (*shipped.own_pages(), *shipped.known_pages()):
+        score = likeness(words(skeleton(page.message)), asked)
+        if score >= CLOSE:
+            scored.append((score, Match(page, "similar", [f"{score:.0%} of the words in common"])))
+    for store in stores:
+        seen: set[str] = set()
+        for site, template in store.wordings(asked, 120):
+            score = likeness(words(skeleton(template)), asked)
+            if score >= CLOSE and site not in seen and (record := store.row(site)):
+                seen.add(site)
+                scored.append(
+                    (score, Match(page_of(record, store), "similar", [f"{score:.0%} of the words in common"]))
+                )
+    scored.sort(key=lambda item: -item[0])
+    indexed = {normal(m.page.message) for _, m in scored if m.page.kind == "raise"}
+    return [m for _, m in scored if m.page.kind != "known" or normal(m.page.message) not in indexed][:MOST]

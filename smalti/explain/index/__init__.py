@@ -1,0 +1,1 @@
+"""Building an index: reads source, never runs it. Needs the extra `explain` (libcst)."""

@@ -1,0 +1,187 @@
+"""Expressions as short text and messages as templates, from libcst nodes. Knows no statements and no files."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import libcst as cst
+
+MOST_WORDINGS = 8  # alternatives kept of one message
+LONGEST = 400  # characters of one expression's text
+_MODULE = cst.Module([])
+
+_SIGNS = {
+    cst.Equal: "==",
+    cst.NotEqual: "!=",
+    cst.LessThan: "<",
+    cst.LessThanEqual: "<=",
+    cst.GreaterThan: ">",
+    cst.GreaterThanEqual: ">=",
+    cst.In: "in",
+    cst.Is: "is",
+}
+
+Lookup = Callable[[str], list[cst.BaseExpression]]  # values that a name can have where the message is built
+
+
+def code(node: Any) -> str:
+    """Source text of an expression on one line."""
+    kind: Any = type(node)
+    if node.__class__ is cst.Name and not node.lpar:
+        return str(node.value)
+    if kind is cst.Attribute and not node.lpar:
+        return f"{code(node.value)}.{node.attr.value}"
+    if kind is cst.Integer:
+        return str(node.value)
+    if kind is cst.Call and not node.lpar:
+        return f"{code(node.func)}({', '.join(map(_argument, node.args))})"
+    if kind is cst.Comparison and not node.lpar and len(node.comparisons) == 1:
+        target = node.comparisons[0]
+        if sign := _SIGNS.get(type(target.operator)):
+            return f"{code(node.left)} {sign} {code(target.comparator)}"
+    if kind is cst.SimpleString and "\n" not in node.value:
+        return str(node.value)
+    text = str(_MODULE.code_for_node(node))
+    if "\n" in text or "#" in text:
+        text = re.sub(r"(?m)#[^\n'\"]*$", "", text)
+        text = " ".join(text.replace("\\\n", " ").split())
+        text = re.sub(r"([(\[{]) ", r"\1", re.sub(r",? ([)\]}])", r"\1", text))
+    return text
+
+
+def _argument(node: cst.Arg) -> str:
+    name = f"{node.keyword.value}=" if node.keyword is not None else node.star
+    return name + code(node.value)
+
+
+def dotted(node: cst.CSTNode) -> str:
+    """`a.b.c` of a chain of attributes; `.c` where the chain starts at no name; empty for anything else."""
+    parts: list[str] = []
+    while isinstance(node, cst.Attribute):
+        parts.append(node.attr.value)
+        node = node.value
+    if isinstance(node, cst.Name):
+        return ".".join([node.value, *reversed(parts)])
+    return f".{parts[0]}" if parts else ""
+
+
+def plain(text: str) -> str:
+    """Literal text as template text."""
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def hole(text: str) -> str:
+    """A named hole; the expression's text is the name, without what would end it."""
+    name = " ".join(text.split())[:80].translate({ord("{"): "(", ord("}"): ")", ord("!"): "¬", ord(":"): "∶"})
+    if name.count("[") != name.count("]"):
+        name = name.replace("[", "(").replace("]", ")")
+    return "{" + name + "}"
+
+
+def wordings(node: cst.CSTNode, look: Lookup, depth: int = 4) -> list[str]:
+    """Templates that the message expression `node` can give; empty where it is no text that can be read."""
+    found = _wordings(node, look, depth)
+    return list(dict.fromkeys(found))[:MOST_WORDINGS]
+
+
+def _wordings(node: cst.CSTNode, look: Lookup, depth: int) -> list[str]:
+    if depth < 0:
+        return []
+    if isinstance(node, cst.SimpleString):
+        value = node.evaluated_value
+        return [plain(value)] if isinstance(value, str) else []
+    if isinstance(node, cst.ConcatenatedString):
+        return _both(_wordings(node.left, look, depth), _wordings(node.right, look, depth))
+    if isinstance(node, cst.FormattedString):
+        return [_formatted(node)]
+    if isinstance(node, cst.IfExp):
+        return _wordings(node.body, look, depth - 1) + _wordings(node.orelse, look, depth - 1)
+    if isinstance(node, cst.BinaryOperation):
+        return _operation(node, look, depth)
+    if isinstance(node, cst.Call):
+        return _call(node, look, depth)
+    if isinstance(node, cst.Name | cst.Attribute):
+        return [w for value in look(dotted(node)) for w in _wordings(value, look, depth - 1)]
+    return []
+
+
+def _both(left: Sequence[str], right: Sequence[str]) -> list[str]:
+    return [a + b for a in left for b in right][:MOST_WORDINGS]
+
+
+def _operation(node: cst.BinaryOperation, look: Lookup, depth: int) -> list[str]:
+    left = _wordings(node.left, look, depth)
+    if isinstance(node.operator, cst.Add):
+        right = _wordings(node.right, look, depth)
+        if left or right:
+            return _both(left or [hole(code(node.left))], right or [hole(code(node.right))])
+    if isinstance(node.operator, cst.Modulo) and left:
+        return [_percent(w, node.right) for w in left]
+    return []
+
+
+def _percent(template: str, values: cst.BaseExpression) -> str:
+    names = [code(e.value) for e in values.elements] if isinstance(values, cst.Tuple) else [code(values)]
+    left = iter(names)
+
+    def fill(match: re.Match[str]) -> str:
+        if match[0] == "%%":
+            return "%"
+        return hole(match[1] or next(left, "value"))
+
+    return re.sub(r"%(?:\((\w+)\))?[-+ #0]*\d*(?:\.\d+)?[sdrifgxXeuac%]", fill, template)
+
+
+def _call(node: cst.Call, look: Lookup, depth: int) -> list[str]:
+    name = dotted(node.func)
+    if isinstance(node.func, cst.Attribute):
+        owner, method = node.func.value, node.func.attr.value
+        if method == "format" and (left := _wordings(owner, look, depth)):
+            return [_format(w, node) for w in left]
+        if method == "join":
+            return [hole(code(node))]
+        if method in ("strip", "lstrip", "rstrip", "lower", "capitalize") and not name.startswith("textwrap"):
+            return _wordings(owner, look, depth)
+    if name.rsplit(".", 1)[-1] in ("dedent", "fill", "str", "cleandoc", "indent") and node.args:
+        return [w.strip() for w in _wordings(node.args[0].value, look, depth)]
+    return [w for value in look(f"{name}()") for w in _wordings(value, look, depth - 1)]
+
+
+def _format(template: str, call: cst.Call) -> str:
+    places = [code(a.value) for a in call.args if a.keyword is None and not a.star]
+    names = {a.keyword.value: code(a.value) for a in call.args if a.keyword is not None}
+    left = iter(places)
+
+    def fill(match: re.Match[str]) -> str:
+        key = re.split(r"[.\[!:]", match[1], maxsplit=1)[0]
+        if key.isdigit():
+            return hole(places[int(key)] if int(key) < len(places) else "value")
+        return hole(names.get(key, key) if key else next(left, "value"))
+
+    raw = template.replace("{{", "\0").replace("}}", "\1")
+    # the literal was escaped as plain text, so its own holes are doubled and its doubled braces fourfold
+    raw = raw.replace("\0\0", "\2").replace("\1\1", "\3")
+    raw = re.sub("\0([^\0\1\2\3]*)\1", fill, raw)
+    return raw.replace("\2", "{{").replace("\3", "}}").replace("\0", "{{").replace("\1", "}}")
+
+
+def _formatted(node: cst.FormattedString) -> str:
+    raw = "r" in node.prefix.lower()
+    return "".join(_piece(part, raw) for part in node.parts)
+
+
+def _piece(part: cst.BaseFormattedStringContent, raw: bool) -> str:
+    if isinstance(part, cst.FormattedStringText):
+        if raw or "\\" not in part.value:
+            return str(part.value)  # braces are doubled in the source, as in a template
+        try:
+            return str(ast.literal_eval('"""' + part.value.replace('"', '\\"') + '"""'))
+        except (SyntaxError, ValueError):
+            return str(part.value)
+    assert isinstance(part, cst.FormattedStringExpression)
+    text = code(part.expression)
+    label = plain(text) + "=" if part.equal is not None else ""
+    return label + hole(text)

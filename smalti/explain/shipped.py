@@ -1,0 +1,183 @@
+"""What comes with the package: own entries, known refusals of the tensor-core layer, faults of compiled code.
+
+All of it is data (TOML); here it becomes pages.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from importlib import resources
+from typing import Any
+
+from smalti.errors.catalogue import Entry, codes, load
+from smalti.explain import families
+from smalti.explain.record import Page, Proof
+from smalti.explain.template import skeleton
+
+VERDICTS = {
+    "HW": "The hardware forbids it",
+    "SW": "Only this software refuses it; the hardware can",
+    "LOOP": "One instruction cannot do it, several can",
+    "FORM": "The hardware fixes a data layout that was not prepared",
+    "ARG": "The arguments contradict each other; there is nothing to lift",
+}
+
+
+@functools.cache
+def _toml(name: str) -> dict[str, Any]:
+    import tomllib
+
+    return tomllib.loads((resources.files("smalti.explain") / name).read_text(encoding="utf-8"))
+
+
+@functools.cache
+def own_messages() -> tuple[tuple[str, str], ...]:
+    """(code, template) of the own entries, without reading the rest of them."""
+    import tomllib
+
+    found = []
+    for code in codes():
+        text = (resources.files("smalti.errors") / "entries" / f"{code}.toml").read_text(encoding="utf-8")
+        line = re.search(r"^message = .+$", text, re.MULTILINE)
+        found.append((code, str(tomllib.loads(line[0])["message"]) if line else ""))
+    return tuple(found)
+
+
+def own_page(code: str) -> Page | None:
+    """The page of one own code."""
+    entry = load(code)
+    return None if entry is None else _own(entry)
+
+
+@functools.cache
+def own_pages() -> tuple[Page, ...]:
+    """A page for each entry of smalti.errors."""
+    return tuple(_own(entry) for code in codes() if (entry := load(code)) is not None)
+
+
+def _own(entry: Entry) -> Page:
+    checked = "executed by Smalti's own tests"
+    return Page(
+        id=entry.code, origin="smalti", kind="own", type=entry.type, message=entry.message, title=entry.title,
+        family=entry.family, meaning=entry.meaning, trigger=entry.trigger, situations=list(entry.situations),
+        solutions=list(entry.solutions), failing=entry.failing, mended=entry.mended, guard={"1": entry.guard},
+        related=[(code, other.title if (other := load(code)) else "") for code in entry.related],
+        version=entry.introduced,
+        proofs=[
+            Proof("the failing example raises exactly this code", checked),
+            Proof("the mended example runs", checked),
+            Proof("meaning, situations, solutions", "hand-written"),
+        ],
+        status=f"retired in {entry.removed}" if entry.removed else "",
+    )  # fmt: skip
+
+
+@functools.cache
+def fault_pages() -> tuple[tuple[Page, tuple[re.Pattern[str], ...]], ...]:
+    """Faults of compiled code with the patterns that they are known by."""
+    found = []
+    for fault in _toml("faults.toml")["fault"]:
+        page = Page(
+            id=fault["id"], origin="faults of compiled code", kind="fault", type=fault["from"],
+            message=fault["shows"], title=fault["title"], family=fault["family"], meaning=fault["meaning"],
+            solutions=fault["solutions"], asynchronous=fault.get("asynchronous", False),
+            proofs=[Proof("the whole page", "hand-written; no Python line raises this")],
+        )  # fmt: skip
+        patterns = tuple(re.compile(p, re.IGNORECASE) for p in fault["match"])
+        found.append((page, patterns))
+    return tuple(found)
+
+
+@functools.cache
+def refusals(stem: str = "") -> tuple[dict[str, Any], ...]:
+    """Known refusals of JAX's tensor-core layer: of the source file `stem`.py, or all."""
+    folder = resources.files("smalti.explain") / "knowledge"
+    names = sorted(f.name for f in folder.iterdir() if f.name.endswith(".toml") and f.name != "answers.toml")
+    chosen = [name for name in names if stem in ("", name[:-5])]
+    return tuple(row for name in chosen for row in _toml(f"knowledge/{name}")["refusal"])
+
+
+def refusal_of(path: str, message: str) -> dict[str, Any] | None:
+    """The known refusal that an indexed site is, by file and wording."""
+    stem = path.rsplit("/", 1)[-1].removesuffix(".py")
+    if "mosaic" not in path or not stem:
+        return None
+    same = (row for row in refusals(stem) if path.endswith(row["file"]))
+    return next((row for row in same if skeleton(message) in map(skeleton, row["message"])), None)
+
+
+def in_smalti(row: dict[str, Any]) -> str:
+    """What Smalti does instead, claimed only where the named calls exist in this version."""
+    answer = _toml("knowledge/answers.toml")["answer"].get(row.get("answer", ""))
+    if answer is None:
+        if row["verdict"] == "HW":
+            return f"Refused as well, before anything is assembled: {row['why'] or row['guard']}."
+        if row["verdict"] == "ARG":
+            return "Refused as well where the same contradiction can be written; the message names both values."
+        return "No call of this version of Smalti is documented as lifting this refusal."
+    missing = [name for name in answer.get("uses", ()) if not _exists(name)]
+    if missing:
+        return f"Not in this version of Smalti ({', '.join(missing)} is missing)."
+    example = f" Executed example: {answer['example']}." if answer.get("example") else ""
+    return str(answer["text"]).strip() + example
+
+
+@functools.cache
+def _exists(name: str) -> bool:
+    """Whether a dotted name of this package is defined, read from its source (nothing heavy is imported)."""
+    top = resources.files("smalti")
+    parts = name.split(".")[1:]
+    for cut in range(len(parts) - 1, -1, -1):
+        base = top.joinpath(*parts[:cut]) if cut else top
+        file = (
+            base.joinpath("__init__.py") if base.is_dir() else top.joinpath(*parts[: cut - 1], f"{parts[cut - 1]}.py")
+        )
+        if not file.is_file():
+            continue
+        text = file.read_text(encoding="utf-8")
+        return all(
+            re.search(rf"\b(?:def|class|as|import) {part}\b|^{part}\b", text, re.MULTILINE) for part in parts[cut:]
+        )
+    return False
+
+
+def enrich(page: Page, row: dict[str, Any]) -> None:
+    """Put hand-written knowledge on a page."""
+    page.verdict = VERDICTS[row["verdict"]] + (f": {row['why']}" if row.get("why") else "")
+    page.meaning = row.get("meaning") or f"Raised when {row['guard']}. {page.verdict}."
+    page.trigger = row["guard"]
+    page.solutions = list(row.get("solutions", ())) or _general(row["verdict"])
+    page.situations = list(row.get("situations", ()))
+    page.in_smalti = in_smalti(row)
+    page.failing, page.mended = row.get("failing", page.failing), row.get("mended", page.mended)
+    page.proofs.append(
+        Proof("meaning, verdict, solutions", f"hand-written, {row.get('evidence', 'read in the source')}")
+    )
+    page.also += [(other, "same refusal in another catalogue") for other in row.get("aliases", ())]
+
+
+def _general(verdict: str) -> list[str]:
+    return {
+        "HW": ["Change the call: no library can do this on this hardware."],
+        "SW": ["Use another entry of the library, or one that emits the instruction directly."],
+        "LOOP": ["Split the operand and issue one call for each part."],
+        "FORM": ["Arrange the data in the layout that the message names, before the call."],
+        "ARG": ["Make the arguments agree; compare the two values of the message."],
+    }[verdict]
+
+
+@functools.cache
+def known_pages() -> tuple[Page, ...]:
+    """A page for each known refusal, for when the package itself is not indexed."""
+    found = []
+    for number, row in enumerate(refusals(), 1):
+        page = Page(
+            id=row.get("aliases", [f"JMG{number:04d}"])[0] if row.get("aliases") else f"JMG{number:04d}",
+            origin="known refusals of JAX Mosaic GPU", kind="known", type=row["type"], message=row["message"][0],
+            title=skeleton(row["message"][0]).replace("{}", "…")[:80], path=f"jax/{row['file']}",
+            function=row["function"], family=families.classify(row["message"][0], row["type"]),
+        )  # fmt: skip
+        enrich(page, row)
+        found.append(page)
+    return tuple(found)

@@ -1,0 +1,118 @@
+"""Answers and pages as plain text for a terminal. Decides nothing; escapes what a terminal would obey."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from typing import Any
+
+from smalti.explain.record import Answer, Match, Page
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def answer(found: Answer, width: int = 100) -> str:
+    """The best pages in full where they are certain, a list to choose from where they are not."""
+    if not found.matches:
+        return "Nothing found. Try fewer words, or index the package: smalti errors index PACKAGE\n"
+    blocks = list(found.notes)
+    first = found.matches[0]
+    if found.ambiguous or first.certainty == "similar":
+        why = "Several pages fit equally well:" if found.ambiguous else "No page has exactly this text. The nearest:"
+        blocks.append(why + "\n" + "\n".join(_line(m) for m in found.matches))
+        blocks.append(f"Read one with: smalti explain {first.page.id}")
+    else:
+        blocks.append(match(first, width))
+        others = found.matches[1:]
+        if others:
+            blocks.append("Also\n" + "\n".join(_line(m) for m in others))
+    return _CONTROL.sub("?", "\n\n".join(blocks)) + "\n"
+
+
+def _line(one: Match) -> str:
+    place = f"{one.page.path}:{one.page.line}" if one.page.line else one.page.path or one.page.origin
+    text = f"{one.page.type}: {one.page.message[:90] or one.page.title}"
+    return f"  {one.page.id:<17} {text}\n{'':20}{place}  ({'; '.join(one.reasons)})"
+
+
+def match(one: Match, width: int = 100) -> str:
+    """A page with the reason for it and the values of the message."""
+    head = f"Found because {'; '.join(one.reasons)}."
+    values = "\n".join(f"  {name} = {value[:200]}" for name, value in one.values.items())
+    return page(one.page, width, head + (f"\n\nYour values\n{values}" if values else ""))
+
+
+def page(one: Page, width: int = 100, head: str = "") -> str:
+    """A page as text."""
+    blocks = [f"{one.id}  {one.type}: {one.title}   [{one.origin}]"]
+    if one.status.startswith("retired"):
+        blocks.append(one.status)
+    if head:
+        blocks.append(head)
+    if one.asynchronous:
+        blocks.append("The line that reports this is not to blame: it happened earlier on the device.")
+    _add(blocks, "Message", one.message, width)
+    _add(blocks, "What it means", one.meaning, width)
+    if one.path:
+        place = f"{one.path}:{one.line}" if one.line else one.path
+        blocks.append(f"Raised at\n  {place} in {one.function}" + (f" ({one.origin})" if one.line else ""))
+    blocks += [text for text in (_guard(one.guard), _reach(one.entries)) if text]
+    if one.kind == "own":
+        _add(blocks, "When it is raised", one.trigger, width)
+    _list(blocks, "How people meet it", one.situations, width)
+    _list(blocks, "What to do", one.solutions, width)
+    _add(blocks, "In Smalti", one.in_smalti, width)
+    for title, text in (("Fails", one.failing), ("Works", one.mended)):
+        if text:
+            blocks.append(f"{title}\n{textwrap.indent(text, '  ')}")
+    if one.tests:
+        blocks.append(
+            "Upstream tests that expect it\n"
+            + "\n".join(f"  {t['file']}:{t['line']} {t['test']}" for t in one.tests[:4])
+        )
+    if one.related:
+        blocks.append("Related\n" + "\n".join(f"  {i:<17} {t[:90]}" for i, t in one.related))
+    proofs = "\n".join(f"  {p.statement}: {p.how}{f', {p.when}' if p.when else ''}" for p in one.proofs)
+    blocks.append(f"How this is known\n{proofs}")
+    return "\n\n".join(blocks)
+
+
+def _add(blocks: list[str], title: str, text: str, width: int) -> None:
+    if text:
+        blocks.append(
+            f"{title}\n" + textwrap.fill(" ".join(text.split()), width, initial_indent="  ", subsequent_indent="  ")
+        )
+
+
+def _list(blocks: list[str], title: str, items: list[str], width: int) -> None:
+    if items:
+        lines = [
+            textwrap.fill(" ".join(item.split()), width, initial_indent=f"  {i}. ", subsequent_indent="     ")
+            for i, item in enumerate(items, 1)
+        ]
+        blocks.append(title + "\n" + "\n".join(lines))
+
+
+def _guard(guard: dict[str, Any]) -> str:
+    if not guard.get("1"):
+        return ""
+    lines = [f"  tested          {guard['1']}"]
+    before = guard.get("2", [])[:-1]
+    if before:
+        lines.append("  on the way      " + "\n                  ".join(before[-8:]))
+    if guard.get("3"):
+        lines.append(f"  in the terms of {guard['3 of']}\n                  {guard['3']}")
+    return "Condition\n" + "\n".join(lines)
+
+
+def _reach(entries: list[dict[str, Any]]) -> str:
+    lines = []
+    for one in entries:
+        name = one["entry"] or "any caller"
+        if one["verdict"] == "refuted":
+            lines.append(f"  cannot be reached from {name}: {one['reason']}")
+        else:
+            way = " -> ".join(step["node"].rsplit(".", 1)[-1] for step in one["path"])
+            weak = " (by name only)" if any(step["by"] == "name" for step in one["path"]) else ""
+            lines.append(f"  can be reached from {name}{weak}" + (f"\n      by {way}" if len(one["path"]) > 1 else ""))
+    return "Reachability\n" + "\n".join(lines) if lines else ""
