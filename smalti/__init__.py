@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from smalti.lang.schedule import persistent as persistent
     from smalti.lang.shared import shared as shared
     from smalti.lang.signature import facts as facts
+    from smalti.lang.sparse import sparse_metadata as sparse_metadata
     from smalti.lang.threads import block_index as block_index
     from smalti.lang.threads import cluster_rank as cluster_rank
     from smalti.lang.threads import elect as elect
@@ -119,6 +120,7 @@ _NAMES = {
     "tensor_memory": "smalti.lang.tensor_memory",
     "quantize": "smalti.run.scaled",
     "BlockScaled": "smalti.run.scaled",
+    "sparse_metadata": "smalti.lang.sparse",
     "emit": "smalti.lang.raw",
     # ready operations and devices
     "matmul": "smalti.ops.matmul",
