@@ -12,7 +12,7 @@ from typing import Any
 from smalti.errors import SmaltiError, error
 from smalti.ptx.isa import TABLE, Form, OperandSpec
 from smalti.ptx.isa.row import Need, holds
-from smalti.ptx.isa.types import fits
+from smalti.ptx.isa.types import fits, kind, width
 from smalti.ptx.module import (
     Address,
     Function,
@@ -28,6 +28,7 @@ from smalti.ptx.module import (
     Variable,
     Vector,
 )
+from smalti.ptx.special import SPECIAL
 
 
 def operand_problems(i: Instruction, form: Form) -> Iterator[SmaltiError]:
@@ -37,6 +38,8 @@ def operand_problems(i: Instruction, form: Form) -> Iterator[SmaltiError]:
         yield error("SML0202", at=i.loc, opcode=i.opcode, expected=signature(form), given=_given(i.operands))
         return
     for spec, operand in pairs:
+        if isinstance(operand, Vector):
+            yield from _vector_problems(i, form, spec, operand)
         items = operand.items if isinstance(operand, Vector) else (operand,)
         for item in items:
             yield from _item_problems(i, form, spec, item)
@@ -143,32 +146,105 @@ def _item_problems(i: Instruction, form: Form, spec: OperandSpec, item: Operand)
     expected = _expected(form, spec, item)
     if expected:
         yield error("SML0203", at=i.loc, opcode=i.opcode, operand=spec.name, given=_kind(item), expected=expected)
+    if isinstance(item, Address):
+        yield from _address_problems(i, form, spec, item)
+    elif isinstance(item, SymbolAddress) and isinstance(item.symbol, Variable) and form.row.name in _OF_SPACE:
+        space, given = form.get("space", "shared").split("::")[0], item.symbol.space
+        if given != space:
+            yield error("SML0215", at=i.loc, opcode=i.opcode, operand=spec.name, given=given, expected=space)
 
 
 def _expected(form: Form, spec: OperandSpec, item: Operand) -> str:
     """What should stand in the place of `item`; "" if it is right."""
     type_ = form.type_of(spec)
-    register = "a register" if type_ == "*" else f"a .{type_} register"
-    if type_ == "sink":
-        register = "the sink `_`"
+    register = "a register" if type_ == "*" else "the sink `_`" if type_ == "sink" else f"a .{type_} register"
     written = spec.role in ("out", "inout")
     if isinstance(item, Immediate):
-        return register if written or spec.register_only else ""
+        if written or spec.register_only:
+            return register
+        if spec.role == "immediate":
+            return "" if item.kind == "int" else "an integer"
+        return "" if _constant_fits(item, type_) else f"a .{type_} constant or register"
     if spec.role == "immediate":
         return "an immediate"
     if isinstance(item, Register):
-        return "" if fits(item.type, type_, spec.wider) else register
+        return "" if spec.role == "symbol" or fits(item.type, type_, spec.wider) else register
     if isinstance(item, Sink):
         return "" if spec.sink or type_ == "sink" else register
     if isinstance(item, Not):
-        return "" if spec.negatable else f"{register}, not negated"
-    if isinstance(item, Special | SymbolAddress | Variable | Function):
-        return register if written else ""
+        return "" if spec.negatable and type_ == "pred" else f"{register}, not negated"
+    if isinstance(item, Special):
+        copies = form.row.name in ("mov", "cvt.int") and not written
+        return "" if copies and fits(SPECIAL[item.name], type_, spec.wider) else register
+    if isinstance(item, SymbolAddress | Variable | Function):
+        return "" if spec.symbol or spec.role == "symbol" or spec.list else register
     if isinstance(item, Address) and isinstance(item.base, Register):
-        return (
-            "" if fits(item.base.type, "b64") or fits(item.base.type, "b32") else "an address register of 32 or 64 bits"
-        )
+        return "" if kind(item.base.type) in ("int", "bits") else "an address in an integer register"
     return ""
+
+
+def _constant_fits(item: Immediate, type_: str) -> bool:
+    """Floating constants fit .f32 .f64 and bits, integers everything else but half and packed types."""
+    if type_ == "*":
+        return True
+    if item.kind == "int":
+        return type_ == "pred" or (type_[0] in "usb" and type_[1:] in ("8", "16", "32", "64"))
+    return type_ in ("f32", "f64") or type_ == ("b32" if item.kind == "f32" else "b64")
+
+
+# Rows that take a variable as a value and name its space in the opcode.
+_OF_SPACE = ("cvta", "mapa", "getctarank")
+
+# Where an address may point, by what the instruction says; of a tensor map and a generic address, what ptxas allows.
+_REACH = {
+    "tensormap": ("global", "const"),
+    "": ("global", "shared", "local", "const"),
+    "*": ("global", "shared", "local", "const"),
+}
+
+
+def _address_problems(i: Instruction, form: Form, spec: OperandSpec, a: Address) -> Iterator[SmaltiError]:
+    space = form.type_of(spec).split("::")[0]
+    given = a.base.space if isinstance(a.base, Variable) else "absolute" if a.base is None else ""
+    if (
+        given
+        and given not in (_REACH.get(space, (space,)) if given != "absolute" else ())
+        and not (given == "absolute" and space == "local")
+    ):
+        expected = " or ".join(_REACH.get(space, (space,)))
+        yield error("SML0215", at=i.loc, opcode=i.opcode, operand=spec.name, given=given, expected=expected)
+    if space == "tensormap":
+        wanted = 5 if form.get("mode").endswith(("gather4", "scatter4")) else int(form.mods["dim"][0])
+        count = len(a.coordinates.items) if a.coordinates is not None else 0
+        if count != wanted:
+            yield error("SML0216", at=i.loc, opcode=i.opcode, wanted=wanted, given=count)
+        for c in a.coordinates.items if a.coordinates is not None else ():
+            if not (isinstance(c, Immediate) and c.kind == "int") and not (
+                isinstance(c, Register) and fits(c.type, "s32")
+            ):
+                yield error(
+                    "SML0203",
+                    at=i.loc,
+                    opcode=i.opcode,
+                    operand="coordinate",
+                    given=_kind(c),
+                    expected="a .s32 register",
+                )
+
+
+def _vector_problems(i: Instruction, form: Form, spec: OperandSpec, v: Vector) -> Iterator[SmaltiError]:
+    """Registers in braces have one width; of `mov`, they fill the other operand."""
+    widths = {width(r.type) for r in v.items if isinstance(r, Register)}
+    if len(widths) > 1:
+        yield error(
+            "SML0203", at=i.loc, opcode=i.opcode, operand=spec.name, given="mixed", expected="one width in braces"
+        )
+    elif form.row.name == "mov":
+        type_ = form.mods["type"]
+        parts = len(v.items)
+        if type_[0] != "b" or parts not in (2, 4) or any(w * parts != width(type_) for w in widths):
+            expected = f"2 or 4 registers that make up .{type_}" if type_[0] == "b" else f"one .{type_} register"
+            yield error("SML0203", at=i.loc, opcode=i.opcode, operand=spec.name, given=_kind(v), expected=expected)
 
 
 def describe_range(legal: Any) -> str:

@@ -6,7 +6,6 @@ hardware limits. It changes no instruction but the addresses of shared variables
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,6 +14,7 @@ from smalti.errors import error
 from smalti.ptx.check import needs
 from smalti.ptx.isa import TABLE
 from smalti.ptx.isa.targets import LOWEST_VERSION, shared_limit
+from smalti.ptx.limits import alignment, limit_problems, too_much_shared
 from smalti.ptx.module import (
     Address,
     Block,
@@ -36,14 +36,10 @@ from smalti.ptx.module import (
     Tile,
     Variable,
     Vector,
-    type_bits,
 )
 
 BUFFER = "shared_memory"
 ALIGNMENT = 1024  # the period of the largest swizzle (PTX 9.7.15.5.1.2.2): descriptors need the buffer on it
-THREADS = 1024  # of a CTA (CUDA programming guide, compute capabilities)
-PARAMETER_BYTES = 32764  # of a kernel, sm_70 on (PTX 5.1.6.1)
-CLUSTER = 16  # CTAs of a cluster, with the non-portable size allowed
 
 _PREFIX = {"pred": "%p", "f32": "%f", "f64": "%fd", "b32": "%r", "b64": "%rd", "b16": "%h", "b128": "%q"}
 
@@ -62,7 +58,9 @@ def finish(module: Module) -> None:
         if function.body is not None:
             _place_shared(module, function, function.body)
             _name(function, function.body)
-            _check(function, function.body)
+            for problem in limit_problems(module, function):
+                raise problem
+            _check_registers(function, function.body)
     module.version = max(module.version, lowest_version(module))
     known = set(module.files.values())
     for loc in dict.fromkeys(i.loc.file for i in _instructions(module) if i.loc is not None):
@@ -101,14 +99,11 @@ def _place_shared(module: Module, function: Function, body: Block) -> None:
     used = shared_bytes(module) if len(module.functions()) > 1 else 0
     offsets: dict[Variable, int] = {}
     end = 0
-    for v in sorted(variables, key=lambda v: -_alignment(v)):
-        offsets[v] = -(-end // _alignment(v)) * _alignment(v)
+    for v in sorted(variables, key=lambda v: -alignment(v)):
+        offsets[v] = -(-end // alignment(v)) * alignment(v)
         end = offsets[v] + v.size
-    limit = shared_limit(module.target)
-    if end > limit:
-        which = ", ".join(f"{v.name} {v.size}" for v in sorted(variables, key=lambda v: -v.size)[:4])
-        name, target, over = function.name, module.target, end - limit
-        raise error("SML0501", kernel=name, bytes=end, limit=limit, target=target, which=which, over=over)
+    if end > shared_limit(module.target):
+        raise too_much_shared(module, function, end, variables)
     assert used == 0, "one kernel with shared memory a module"
     buffer = next((v for v in module.items if isinstance(v, Variable) and v.name == BUFFER), None)
     if buffer is None:
@@ -117,10 +112,6 @@ def _place_shared(module: Module, function: Function, body: Block) -> None:
     rewrite_addresses(body, offsets, buffer)
     for v in variables:
         _record(module, v, offsets[v])
-
-
-def _alignment(v: Variable) -> int:
-    return max(v.align, type_bits(v.type) // 8 * v.vector)
 
 
 def _take_shared(block: Block) -> list[Variable]:
@@ -236,26 +227,11 @@ def _free_prefix(prefix: str, taken: set[str]) -> str:
     return prefix
 
 
-# -- limits --------------------------------------------------------------------------------------------
-
-
-def _check(function: Function, body: Block) -> None:
+def _check_registers(function: Function, body: Block) -> None:
+    """setmaxnreg has an effect only where the assembler knows how many registers a thread starts with."""
     d = function.directives
-    threads = math.prod(d.get("reqntid", d.get("maxntid", (1,))))
-    if threads > THREADS:
-        raise error("SML0503", kernel=function.name, threads=threads, limit=THREADS)
-    cluster = math.prod(d.get("reqnctapercluster", (1,)))
-    if cluster > CLUSTER:
-        raise error("SML0504", kernel=function.name, ctas=cluster, limit=CLUSTER)
-    if function.entry:
-        size = 0
-        for p in function.params:
-            align = _alignment(p)
-            size = -(-size // align) * align + p.size
-        if size > PARAMETER_BYTES:
-            raise error("SML0505", kernel=function.name, bytes=size, limit=PARAMETER_BYTES)
-    known_size = "maxnreg" in d or ("minnctapersm" in d and ("reqntid" in d or "maxntid" in d))
-    if function.entry and not known_size:
-        for i in body.instructions():
-            if i.opcode.startswith("setmaxnreg"):
-                raise error("SML0502", at=i.loc, kernel=function.name, opcode=i.opcode)
+    if not function.entry or "maxnreg" in d or ("minnctapersm" in d and ("reqntid" in d or "maxntid" in d)):
+        return
+    for i in body.instructions():
+        if i.opcode.startswith("setmaxnreg"):
+            raise error("SML0502", at=i.loc, kernel=function.name, opcode=i.opcode)

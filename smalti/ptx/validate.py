@@ -1,19 +1,138 @@
-"""Whether a module keeps the rules of PTX, architecture and version included, before any assembler sees it."""
+"""Whether a module keeps the rules of PTX, architecture and version included, before any assembler sees it.
+
+Knows the table and the grammar's leftovers (labels, declarations, directives), nothing of execution.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+
+from smalti.errors import SmaltiError, error
 from smalti.ptx import check
 from smalti.ptx.isa import TABLE
-from smalti.ptx.module import Module
+from smalti.ptx.isa.targets import LOWEST_VERSION
+from smalti.ptx.limits import limit_problems
+from smalti.ptx.module import (
+    Block,
+    BranchTargets,
+    CallPrototype,
+    Declare,
+    Function,
+    Instruction,
+    Label,
+    Mark,
+    Module,
+)
+
+VERSIONS = frozenset(
+    (major, minor)
+    for major, last in ((1, 5), (2, 3), (3, 2), (4, 3), (5, 0), (6, 5), (7, 8), (8, 8), (9, 5))
+    for minor in range(last + 1)
+)
+_B128 = (8, 3)  # registers of 128 bits (5.2.1)
+# Performance directives, with the numbers that each may take (11.4, 11.7, 11.8).
+DIRECTIVES: dict[str, range] = {
+    "maxnreg": range(1, 2),
+    "maxntid": range(1, 4),
+    "reqntid": range(1, 4),
+    "minnctapersm": range(1, 2),
+    "reqnctapercluster": range(1, 4),
+    "explicitcluster": range(1),
+    "maxclusterrank": range(1, 2),
+    "blocksareclusters": range(1),
+    "abi_preserve": range(1, 2),
+    "abi_preserve_control": range(1, 2),
+}
+_CLUSTER = ("reqnctapercluster", "explicitcluster", "maxclusterrank")
+_CONTRADICT = (("maxntid", "reqntid"), ("maxclusterrank", "reqnctapercluster"))
+_SHOWN = 5  # problems spelled out in one message
 
 
 def validate(module: Module) -> None:
-    """Raise the first broken rule of `module`: SML0202-SML0206."""
+    """Raise if `module` breaks a rule of PTX; return None if it keeps them all.
+
+    Errors: the rule's own code if one is broken (SML0202-SML0206 an instruction, SML0207 instructions that are not
+    known, SML0215 and SML0216 addresses, SML0217 target, SML0218 version, SML0219 label, SML0220 directive,
+    SML0501-SML0505 limits), SML0208 if several are.
+    """
+    found = list(problems(module))
+    if len(found) == 1:
+        raise found[0]
+    if found:
+        texts = Counter(str(e) for e in found)
+        shown = "; ".join(f"{text} ({n} times)" if n > 1 else text for text, n in list(texts.items())[:_SHOWN])
+        more = f"; and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
+        raise error("SML0208", at=found[0].location, count=len(found), problems=shown + more)
+
+
+def problems(module: Module) -> Iterator[SmaltiError]:
+    """Every broken rule, in the order of the module."""
+    lowest = LOWEST_VERSION.get(module.target)
+    if lowest is None:
+        yield error("SML0217", target=module.target, names=", ".join(LOWEST_VERSION))
+        return
+    if module.version not in VERSIONS or module.version < lowest:
+        version, needed = "{}.{}".format(*module.version), "{}.{}".format(*lowest)
+        yield error("SML0218", version=version, target=module.target, needed=needed)
+    yield from _unknown(module)
     for function in module.functions():
-        for i in function.body.instructions() if function.body else ():
-            form = TABLE.find(i.opcode, i.operands)
+        yield from _directives(module, function)
+        yield from limit_problems(module, function)
+        if function.body is not None:
+            yield from _body(module, function.body)
+
+
+def _unknown(module: Module) -> Iterator[SmaltiError]:
+    """All instructions that the table lacks, in one error."""
+    counts = Counter(
+        i.opcode for f in module.functions() if f.body for i in f.body.instructions() if TABLE.form(i.opcode) is None
+    )
+    if counts:
+        listed = ", ".join(
+            f"{n} x {opcode} (look at {check.nearest(opcode)})" for opcode, n in counts.most_common(_SHOWN)
+        )
+        more = f", and {len(counts) - _SHOWN} other forms" if len(counts) > _SHOWN else ""
+        yield error("SML0207", count=sum(counts.values()), forms=len(counts), listed=listed + more)
+
+
+def _body(module: Module, body: Block) -> Iterator[SmaltiError]:
+    places = Counter(s.label for s in body.walk() if isinstance(s, Mark | BranchTargets | CallPrototype))
+    for s in body.walk():
+        if isinstance(s, Instruction):
+            form = TABLE.find(s.opcode, s.operands)
             if form is not None:
-                for problem in check.need_problems(i, form, module.target, module.version):
-                    raise problem
-                for problem in check.operand_problems(i, form):
-                    raise problem
+                yield from check.need_problems(s, form, module.target, module.version)
+                yield from check.operand_problems(s, form)
+            if s.guard is not None and s.guard.register.type != "pred":
+                given = f".{s.guard.register.type}"
+                yield error(
+                    "SML0203", at=s.loc, opcode=s.opcode, operand="guard", given=given, expected="a .pred register"
+                )
+            for label in (o for o in s.operands if isinstance(o, Label)):
+                if places[label] != 1:
+                    yield error(
+                        "SML0219", at=s.loc, opcode=s.opcode, label=label.name or "a label", places=places[label]
+                    )
+        elif isinstance(s, Declare) and any(r.type == "b128" for r in s.registers) and module.version < _B128:
+            yield error(
+                "SML0206", opcode=".reg .b128", what="the type", needed="8.3", version="{}.{}".format(*module.version)
+            )
+
+
+def _directives(module: Module, function: Function) -> Iterator[SmaltiError]:
+    d = function.directives
+    for name, values in d.items():
+        if name not in DIRECTIVES:
+            reason = f"there is none of that name; known are {', '.join(DIRECTIVES)}"
+            yield error("SML0220", kernel=function.name, directive=name, reason=reason)
+        elif len(values) not in DIRECTIVES[name] or any(v < 1 for v in values):
+            count = check.describe_range(DIRECTIVES[name])
+            yield error("SML0220", kernel=function.name, directive=name, reason=f"it takes {count} positive numbers")
+    for one, other in _CONTRADICT:
+        if one in d and other in d:
+            yield error("SML0220", kernel=function.name, directive=one, reason=f"it contradicts .{other}")
+    number = int("".join(c for c in module.target if c.isdigit()))
+    for name in _CLUSTER:
+        if name in d and (number < 90 or module.version < (7, 8)):
+            yield error("SML0220", kernel=function.name, directive=name, reason="clusters need sm_90 and PTX 7.8")

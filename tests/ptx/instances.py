@@ -116,7 +116,7 @@ class Operands:
             return SINK
         count = form.count_of(spec)
         if type_ == "*":
-            type_ = {"isspacep": "b64", "mov": "b32"}[form.row.name]
+            type_ = "b32"
         if form.row.name == "mov" and spec.vector:
             half = register_type(f"b{width(form.mods['type']) // 2}")
             return Vector((self.register(half), self.register(half)))

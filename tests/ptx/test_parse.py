@@ -463,11 +463,11 @@ def test_hostile_initialisers():
 
 
 def test_hostile_opcodes_are_quick():
-    start = time.perf_counter()
+    start = time.process_time()
     for head in ("mma", "wgmma", "cvt", "cp"):
         assert TABLE.form(".".join([head, *["f32"] * 5000])) is None
         assert TABLE.form(".".join([head, *["f32"] * 23])) is None
-    assert time.perf_counter() - start < 0.5
+    assert time.process_time() - start < 0.5
 
 
 def test_ten_thousand_lines_take_well_under_a_second():

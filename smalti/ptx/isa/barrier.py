@@ -34,7 +34,7 @@ def _named(head: str, aligned: str, need: Need) -> list[Row]:
             {"op": ("and", "or")},
             need,
             {"cta": _CTA},
-            ranges={"a": range(16)},
+            ranges={"a": range(16), "b": range(0 if name == "sync" else 32, 1 << 17, 32)},
             collective="cta",
             section="9.7.13.1",
             executor=f"barrier.{name}",
@@ -51,7 +51,7 @@ def _named(head: str, aligned: str, need: Need) -> list[Row]:
 NAMED = [
     *_named("barrier", "{.aligned}", Need(ptx=(6, 0))),
     *_named("bar", "", Need()),
-    Row("bar.warp.sync", "bar.warp.sync", "mask:b32", section="9.7.13.2", need=Need(ptx=(6, 0)), collective="warp"),
+    Row("bar.warp.sync", "bar.warp.sync", "mask:u32", section="9.7.13.2", need=Need(ptx=(6, 0)), collective="warp"),
     Row(
         "barrier.cluster.arrive",
         "barrier.cluster.arrive{.sem}{.aligned}",
@@ -120,21 +120,23 @@ MBARRIER = [
             {} if tx else {"count": _CLUSTER},
             forbid=_SEM_SCOPE,
             section=section,
+            ranges={"count": range(1, 1 << 20)},
             executor=f"mbarrier.{verb}{tx}",
         )
         for verb, section in (("arrive", "9.7.13.15.13"), ("arrive_drop", "9.7.13.15.14"))
         for tx in ("", ".expect_tx")
-        for remote, spaces, state in (("", _SHARED, "=state:b64~"), (".remote", ("shared::cluster",), "=state:sink"))
+        for remote, spaces, state in (("", _SHARED, "=state:u64~"), (".remote", ("shared::cluster",), "=state:sink"))
     ),
     *(
         Row(
             f"mbarrier.{verb}.noComplete",
             f"mbarrier.{verb}.noComplete{{.sem}}{{.scope}}{{.space}}.b64",
-            "=state:b64~, [a]:space, count:u32",
+            "=state:u64~, [a]:space, count:u32",
             section=section,
             slots={"sem": ("release",), "scope": ("cta",), "space": _SHARED},
             need=_MBAR,
             token_needs=_MBAR_NEEDS,
+            ranges={"count": range(1, 1 << 20)},
             forbid=_SEM_SCOPE,
         )
         for verb, section in (("arrive", "9.7.13.15.13"), ("arrive_drop", "9.7.13.15.14"))
@@ -143,7 +145,7 @@ MBARRIER = [
         Row(
             f"mbarrier.{wait}",
             f"mbarrier.{wait}{{.sem}}{{.scope}}{{.space}}.b64",
-            "=p:pred, [a]:space, state:b64" + hint,
+            "=p:pred, [a]:space, state:u64" + hint,
             section="9.7.13.15.16",
             slots={"sem": ("acquire", "relaxed"), "scope": ("cta", "cluster"), "space": _SHARED},
             need=need,
@@ -157,6 +159,7 @@ MBARRIER = [
             f"mbarrier.{wait}.parity",
             f"mbarrier.{wait}.parity{{.sem}}{{.scope}}{{.space}}.b64",
             "=p:pred, [a]:space, parity:u32" + hint,
+            ranges={"parity": range(2)},
             section="9.7.13.15.16",
             slots={"sem": ("acquire", "relaxed"), "scope": ("cta", "cluster"), "space": _SHARED},
             need=need,
@@ -166,7 +169,7 @@ MBARRIER = [
         for wait, hint, need in (("test_wait", "", Need(since("sm_80"), (7, 1))), ("try_wait", ", hint:u32?", _CLUSTER))
     ),
     Row(
-        "mbarrier.pending_count", "mbarrier.pending_count.b64", "=d:u32, state:b64", section="9.7.13.15.17", need=_MBAR
+        "mbarrier.pending_count", "mbarrier.pending_count.b64", "=d:u32, state:u64", section="9.7.13.15.17", need=_MBAR
     ),
     Row(
         "cp.async.mbarrier.arrive",

@@ -24,7 +24,8 @@ ROWS = [
     Row("exit", "exit", section="9.7.12.7"),
     Row("brkpt", "brkpt", section="9.7.19.1"),
     Row("nanosleep", "nanosleep.u32", "t:u32", section="9.7.19.2", need=Need(since("sm_70"), (6, 3))),
-    Row("pmevent", "pmevent{.mask}", "#a", section="9.7.19.3", ranges={"a": range(1 << 16)}),
+    Row("pmevent", "pmevent", "#a", section="9.7.19.3", ranges={"a": range(16)}),
+    Row("pmevent.mask", "pmevent.mask", "#a", section="9.7.19.3", ranges={"a": range(1 << 16)}, executor="pmevent"),
     Row("trap", "trap", section="9.7.19.4"),
     Row(
         "setmaxnreg",

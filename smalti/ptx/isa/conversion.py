@@ -280,7 +280,7 @@ PACKED = [
     Row(
         "cvt.pack",
         "cvt.pack.sat.dtype.s32",
-        "=d:b32, a:s32, b:s32",
+        "=d:u32, a:s32, b:s32",
         {"dtype": ("u16", "s16")},
         Need(since("sm_72"), (6, 5)),
         section="9.7.9.22",
@@ -288,7 +288,7 @@ PACKED = [
     Row(
         "cvt.pack.small",
         "cvt.pack.sat.dtype.s32.b32",
-        "=d:b32, a:s32, b:s32, c:b32",
+        "=d:u32, a:s32, b:s32, c:u32",
         {"dtype": ("u2", "s2", "u4", "s4", "u8", "s8")},
         Need(since("sm_72"), (6, 5)),
         dict.fromkeys(("u2", "s2", "u4", "s4"), Need(since("sm_75"), (6, 5))),

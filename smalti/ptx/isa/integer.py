@@ -126,10 +126,24 @@ INTEGER = [
     Row("popc", "popc.type", "=d:u32, a:type", section="9.7.1.14", slots={"type": ("b32", "b64")}),
     Row("clz", "clz.type", "=d:u32, a:type", section="9.7.1.15", slots={"type": ("b32", "b64")}),
     Row("bfind", "bfind{.shiftamt}.type", "=d:u32, a:type", section="9.7.1.16", slots={"type": INT32_64}),
-    Row("fns", "fns.b32", "=d:b32, mask:b32, base:b32, offset:s32", section="9.7.1.17", need=Need(ptx=(6, 0))),
+    Row("fns", "fns.b32", "=d:b32, mask:b32, base:b32, offset:b32", section="9.7.1.17", need=Need(ptx=(6, 0))),
     Row("brev", "brev.type", "=d:type, a:type", section="9.7.1.18", slots={"type": ("b32", "b64")}),
-    Row("bfe", "bfe.type", "=d:type, a:type, b:u32, c:u32", section="9.7.1.19", slots={"type": INT32_64}),
-    Row("bfi", "bfi.type", "=f:type, a:type, b:type, c:u32, d:u32", section="9.7.1.20", slots={"type": ("b32", "b64")}),
+    Row(
+        "bfe",
+        "bfe.type",
+        "=d:type, a:type, b:u32, c:u32",
+        ranges={"b": range(256), "c": range(256)},
+        section="9.7.1.19",
+        slots={"type": INT32_64},
+    ),
+    Row(
+        "bfi",
+        "bfi.type",
+        "=f:type, a:type, b:type, c:u32, d:u32",
+        ranges={"c": range(256), "d": range(256)},
+        section="9.7.1.20",
+        slots={"type": ("b32", "b64")},
+    ),
     Row(
         "szext",
         "szext.mode.type",
@@ -141,7 +155,7 @@ INTEGER = [
     Row(
         "bmsk",
         "bmsk.mode.b32",
-        "=d:b32, a:u32, b:u32",
+        "=d:u32, a:u32, b:u32",
         section="9.7.1.22",
         slots={"mode": ("clamp", "wrap")},
         need=Need(since("sm_70"), (7, 6)),
@@ -149,7 +163,7 @@ INTEGER = [
     Row(
         "dp4a",
         "dp4a.atype.btype",
-        "=d:b32, a:b32, b:b32, c:b32",
+        "=d:u32, a:u32, b:u32, c:u32",
         section="9.7.1.23",
         slots={"atype": ("u32", "s32"), "btype": ("u32", "s32")},
         need=Need(since("sm_61"), (5, 0)),
@@ -157,7 +171,7 @@ INTEGER = [
     Row(
         "dp2a",
         "dp2a.half.atype.btype",
-        "=d:b32, a:b32, b:b32, c:b32",
+        "=d:u32, a:u32, b:u32, c:u32",
         section="9.7.1.24",
         slots={"half": ("lo", "hi"), "atype": ("u32", "s32"), "btype": ("u32", "s32")},
         need=Need(since("sm_61"), (5, 0)),
@@ -166,10 +180,10 @@ INTEGER = [
 
 LOGIC = [
     *(
-        Row(name, f"{name}.type", "=d:type, a:type, b:type", section=section, slots={"type": ("pred", *BITS)})
+        Row(name, f"{name}.type", "=d:type, a:type!, b:type!", section=section, slots={"type": ("pred", *BITS)})
         for name, section in (("and", "9.7.8.1"), ("or", "9.7.8.2"), ("xor", "9.7.8.3"))
     ),
-    Row("not", "not.type", "=d:type, a:type", section="9.7.8.4", slots={"type": ("pred", *BITS)}),
+    Row("not", "not.type", "=d:type, a:type!", section="9.7.8.4", slots={"type": ("pred", *BITS)}),
     Row("cnot", "cnot.type", "=d:type, a:type", section="9.7.8.5", slots={"type": BITS}),
     Row(
         "lop3",

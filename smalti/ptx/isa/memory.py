@@ -83,7 +83,7 @@ def _load(name: str, head: str, space: str, slots: Mapping[str, tuple[str, ...]]
     return Row(
         name,
         f"{head}{{.l1}}{'{.l2}' * wide}{{.{HINT}}}{{.prefetch}}{'.vec' if wide else '{.vec}'}.type",
-        f"{{=d*vec}}:type~>, [a]:{space}, policy:b64?{HINT}",
+        f"{{=d*vec}}:type~>, [a]:{space}, policy:u64?{HINT}",
         {**_LD, **({"l2": L2} if wide else {}), **slots},
         _V8 if wide else Need(),
         _ACCESS_NEEDS,
@@ -98,7 +98,7 @@ def _store(name: str, slots: Mapping[str, tuple[str, ...]], wide: bool) -> Row:
     return Row(
         name,
         f"st{{.sem}}{{.scope}}{{.space}}{{.cop}}{{.l1}}{'{.l2}' * wide}{{.{HINT}}}{'.vec' if wide else '{.vec}'}.type",
-        f"[a]:space, {{b*vec}}:type>, policy:b64?{HINT}",
+        f"[a]:space, {{b*vec}}:type>, policy:u64?{HINT}",
         {**_ST, **({"l2": L2} if wide else {}), **slots},
         _V8 if wide else Need(),
         _ACCESS_NEEDS,
@@ -229,7 +229,7 @@ ATOMICS = [
         Row(
             f"{head}.{name}",
             f"{head}{_ATOM}{op}{{.{HINT}}}.type",
-            f"{result}[a]:space, b:type, policy:b64?{HINT}",
+            f"{result}[a]:space, b:type, policy:u64?{HINT}",
             slots={**slots, "op": ops, "type": types},
             need=need,
             token_needs={**_ATOM_NEEDS, **extra},
@@ -247,7 +247,7 @@ ATOMICS = [
         Row(
             f"{head}.{name}",
             f"{head}{{.sem}}{{.scope}}{{.global}}{op}{{.{HINT}}}.vec.type",
-            f"{result}[a]:global, {{b*vec}}:type, policy:b64?{HINT}",
+            f"{result}[a]:global, {{b*vec}}:type, policy:u64?{HINT}",
             slots={"sem": slots["sem"], "scope": SCOPES, "op": ops, "vec": vecs, "type": types},
             need=_VECTOR_ATOM,
             token_needs=_ATOM_NEEDS,
@@ -263,7 +263,7 @@ ATOMICS = [
     Row(
         "atom.exch",
         f"atom{_ATOM}.exch{{.{HINT}}}.type",
-        f"=d:type~, [a]:space, b:type, policy:b64?{HINT}",
+        f"=d:type~, [a]:space, b:type, policy:u64?{HINT}",
         slots={**_ATOM_SLOTS, "type": ("b32", "b64", "b128")},
         token_needs={**_ATOM_NEEDS, "b128": Need(since("sm_90"), (8, 3))},
         together_needs=_B128_SYS,
@@ -309,47 +309,51 @@ ATOMICS = [
     ),
 ]
 
+_WINDOWS = {
+    "param": Need(since("sm_70"), (7, 7)),
+    "param::entry": Need(since("sm_70"), (8, 3)),
+    "shared::cta": Need(ptx=(7, 8)),
+    "shared::cluster": SM90,
+}
+
 MOVES = [
     Row(
         "mov",
         "mov.type",
-        "=d:type, a:type; =d:type, {a}; {=d}~, a:type",
+        "=d:type, a:type&; =d:type, {a}; {=d}~, a:type",
         section="9.7.9.3",
         slots={
             "type": ("pred", "b16", "b32", "b64", "b128", "u16", "u32", "u64", "s16", "s32", "s64", "f32", "f64"),
         },
         token_needs={"b128": _B128},
     ),
-    Row(
-        "cvta",
-        "cvta{.to}.space.size",
-        "=d:size, a:size",
-        section="9.7.9.20",
-        slots={"space": ("const", "global", "local", "param", "param::entry", *SHARED), "size": ("u32", "u64")},
-        token_needs={
-            "param": Need(since("sm_70"), (7, 7)),
-            "param::entry": Need(since("sm_70"), (8, 3)),
-            "shared::cta": Need(ptx=(7, 8)),
-            "shared::cluster": SM90,
-        },
+    *(
+        Row(
+            name,
+            spelling,
+            operands,
+            {"space": ("const", "global", "local", "param", "param::entry", *SHARED), "size": ("u32", "u64")},
+            token_needs=_WINDOWS,
+            section="9.7.9.20",
+            executor="cvta",
+        )
+        for name, spelling, operands in (
+            ("cvta", "cvta.space.size", "=d:size, a:size&"),
+            ("cvta.to", "cvta.to.space.size", "=d:size, a:size$"),
+        )
     ),
     Row(
         "isspacep",
         "isspacep.space",
-        "=p:pred, a:*",
+        "=p:pred, a:u64",
         section="9.7.9.19",
         slots={"space": ("const", "global", "local", "param", "param::entry", *SHARED)},
-        token_needs={
-            "param": Need(since("sm_70"), (7, 7)),
-            "param::entry": Need(since("sm_70"), (8, 3)),
-            "shared::cta": Need(ptx=(7, 8)),
-            "shared::cluster": SM90,
-        },
+        token_needs=_WINDOWS,
     ),
     Row(
         "mapa",
         "mapa{.shared::cluster}.type",
-        "=d:type, a:type, b:u32",
+        "=d:type, a:type&, b:u32",
         section="9.7.9.23",
         slots={"type": ("u32", "u64")},
         need=SM90,
@@ -357,7 +361,7 @@ MOVES = [
     Row(
         "getctarank",
         "getctarank{.shared::cluster}.type",
-        "=d:u32, a:type",
+        "=d:u32, a:type&",
         section="9.7.9.24",
         slots={"type": ("u32", "u64")},
         need=SM90,
@@ -365,7 +369,7 @@ MOVES = [
     Row(
         "movmatrix",
         "movmatrix.sync.aligned.m8n8.trans.b16",
-        "=d:b32, a:b32",
+        "=d:b32, a:b32$",
         section="9.7.14.5.17",
         need=Need(since("sm_75"), (7, 8)),
         collective="warp",
@@ -419,7 +423,7 @@ CACHE = [
     Row(
         "createpolicy.range",
         "createpolicy.range{.global}.first{.second}.b64",
-        "=d:b64, [a]:global, primary:u32, total:u32",
+        "=d:u64, [a]:global, primary:u32, total:u32",
         section="9.7.9.18",
         need=_HINT,
         slots={
@@ -430,7 +434,7 @@ CACHE = [
     Row(
         "createpolicy.fractional",
         "createpolicy.fractional.first{.second}.b64",
-        "=d:b64, fraction:f32?",
+        "=d:u64, fraction:f32?",
         section="9.7.9.18",
         need=_HINT,
         slots={
@@ -438,7 +442,7 @@ CACHE = [
             "second": ("L2::evict_first", "L2::evict_unchanged"),
         },
     ),
-    Row("createpolicy.cvt", "createpolicy.cvt.L2.b64", "=d:b64, a:b64", section="9.7.9.18", need=_HINT),
+    Row("createpolicy.cvt", "createpolicy.cvt.L2.b64", "=d:u64, a:u64", section="9.7.9.18", need=_HINT),
 ]
 
 ROWS = LOADS + STORES + ATOMICS + MOVES + CACHE

@@ -73,7 +73,7 @@ def _counts(sparse: bool, packed4: bool = False) -> Mapping[str, Callable[[Mods]
     return {"a": a, "b": b, "c": c, "d": d}
 
 
-_D = "{=d*d}:packed(dtype), {a*a}:b32, {b*b}:b32, {c*c}:packed(ctype)"
+_D = "{=d*d}:packed(dtype), {a*a}:b32, {b*b}:b32, {c*c}:packed(ctype)$"
 _SP = f"{_D}, meta:b32, #selector"
 _LAYOUT = "mma.sync.aligned.shape.row.col"
 _F16_C = {"dtype": ("f16", "f32"), "ctype": ("f16", "f32")}
@@ -134,7 +134,7 @@ DENSE = [
     Row(
         "mma.f64",
         f"{_LAYOUT}.dtype.f64.f64.ctype",
-        "{=d*d}:f64, {a*a64}:f64, {b*b64}:f64, {c*c}:f64",
+        "{=d*d}:f64, {a*a64}:f64, {b*b64}:f64, {c*c}:f64$",
         {"shape": ("m8n8k4", "m16n8k4", "m16n8k8", "m16n8k16"), "dtype": ("f64",), "ctype": ("f64",)},
         _SM80,
         dict.fromkeys(("m16n8k4", "m16n8k8", "m16n8k16"), _SM90),
@@ -162,7 +162,7 @@ DENSE = [
     Row(
         "mma.m8n8k4",
         "mma.sync.aligned.m8n8k4.alayout.blayout.dtype.f16.f16.ctype",
-        "{=d*d4}:packed(dtype), {a*2}:b32, {b*2}:b32, {c*c4}:packed(ctype)",
+        "{=d*d4}:packed(dtype), {a*2}:b32, {b*2}:b32, {c*c4}:packed(ctype)$",
         {"alayout": ("row", "col"), "blayout": ("row", "col"), **_F16_C},
         Need(since("sm_70"), (6, 4)),
         counts={"d4": lambda m: 8 if m["dtype"] == "f32" else 4, "c4": lambda m: 8 if m["ctype"] == "f32" else 4},

@@ -13,7 +13,7 @@ from functools import cached_property, lru_cache
 from typing import Literal
 
 from smalti.ptx.isa.targets import LOWEST_VERSION
-from smalti.ptx.module import Address, Label, Operand, Pair, Register, Vector
+from smalti.ptx.module import Address, Label, Not, Operand, Pair, Register, Vector
 
 ARCHITECTURES = tuple(LOWEST_VERSION)
 
@@ -63,6 +63,7 @@ class OperandSpec:
     negatable: bool = False  # `!p` may stand for it
     register_only: bool = False  # no immediate
     wider: bool = False  # the register may be larger than the type (9.4.1)
+    symbol: bool = False  # the address of a variable or function may stand for it
     list: bool = False  # a parenthesised list (call)
 
 
@@ -79,8 +80,9 @@ class Row:
                 A name that is a key of `slots` stands for one of its tokens; any other name stands for itself.
     operands    comma-separated: "=d:type" written, "+d:type" read and written, "a:type" read, "[a]:space" address,
                 "{=d*vec}:type" vector with its count, "=d|=p:pred" pair, "label", "#n" immediate. Behind the type:
-                "~" may be the sink `_`, "!" may be negated, "$" must be a register, ">" may be larger than the type;
-                then "?" optional, "?name" there exactly when that modifier is chosen. ";" separates alternative lists.
+                "~" may be the sink `_`, "!" may be negated, "$" must be a register, ">" may be larger than the type,
+                "&" may be a variable's address; then "?" optional, "?name" there exactly when that modifier is
+                chosen. ";" separates alternative lists.
     forbid      combinations of modifiers that do not exist: {"slot": ("token", ...)}; "" means absent.
     *_needs     what single modifiers, optional operands, and modifiers together need beyond the row's own need.
     counts      sizes of vectors that follow from the modifiers.
@@ -180,7 +182,7 @@ _ORDERED = re.compile(
 
 _OPERAND = re.compile(
     r"(?P<open>[{\[(]?)(?P<role>[=+#]?)(?P<name>[A-Za-z_]\w*)(?:\*(?P<count>\w+))?[}\])]?"
-    r"(?::(?P<type>[\w*.:]+(?:\(\w+\))?))?(?P<flags>[~!$>]*)(?:(?P<optional>\?)(?P<when>[\w:]*))?"
+    r"(?::(?P<type>[\w*.:]+(?:\(\w+\))?))?(?P<flags>[~!$>&]*)(?:(?P<optional>\?)(?P<when>[\w:]*))?"
 )
 
 
@@ -209,6 +211,7 @@ def _parse_operands(text: str) -> list[OperandSpec]:
                     negatable="!" in m["flags"],
                     register_only="$" in m["flags"],
                     wider=">" in m["flags"],
+                    symbol="&" in m["flags"],
                     list=m["open"] == "(",
                 )
             )
@@ -277,6 +280,8 @@ class Form:
         return fitting[-1] if fitting else None
 
     def _predicates_agree(self, spec: OperandSpec, operand: Operand) -> bool:
+        if isinstance(operand, Not):
+            return self.type_of(spec) == "pred"
         return not isinstance(operand, Register) or (operand.type == "pred") == (self.type_of(spec) == "pred")
 
     def bind(self, operands: Sequence[Operand]) -> dict[str, Operand] | None:

@@ -28,7 +28,7 @@ ALLOCATION = [
     Row(
         "tcgen05.dealloc",
         "tcgen05.dealloc.cta_group.sync.aligned.b32",
-        "taddr:b32, columns:u32",
+        "taddr:u32, columns:u32",
         _GROUP,
         _NEED,
         ranges={"columns": (32, 64, 128, 256, 512)},
@@ -117,11 +117,11 @@ REGISTERS = [
         _RED,
         executor="tcgen05.ld.red",
     ),
-    _moved("tcgen05.st", "tcgen05.st.sync.aligned.shape.num{.unpack::16b}.b32", "[a]:tensor, {b*regs}:b32", _SHAPES),
+    _moved("tcgen05.st", "tcgen05.st.sync.aligned.shape.num{.unpack::16b}.b32", "[a]:tensor, {b*regs}:b32$", _SHAPES),
     _moved(
         "tcgen05.st.split",
         "tcgen05.st.sync.aligned.shape.num{.unpack::16b}.b32",
-        "[a]:tensor, #split, {b*regs}:b32",
+        "[a]:tensor, #split, {b*regs}:b32$",
         _SPLIT,
         executor="tcgen05.st",
     ),
@@ -136,7 +136,7 @@ MOVEMENT = [
     Row(
         "tcgen05.cp",
         "tcgen05.cp.cta_group.shape{.multicast}{.to}{.source}",
-        "[a]:tensor, descriptor:b64",
+        "[a]:tensor, descriptor:u64",
         {
             **_GROUP,
             "shape": ("128x256b", "4x256b", "128x128b", "64x128b", "32x128b"),
@@ -179,8 +179,8 @@ def _lanes(mods: Mods) -> int:
 def _sources(sparse: bool, tail: str, shift: bool = False) -> str:
     """The operand lists with A in shared memory (a descriptor) and in tensor memory (an address)."""
     meta = ", [meta]:tensor" if sparse else ""
-    lists = (["a:b64"] if not shift else []) + ["[a]:tensor"]
-    return "; ".join(f"[d]:tensor, {a}, b:b64{meta}, idesc:b32, {tail}" for a in lists)
+    lists = (["a:u64"] if not shift else []) + ["[a]:tensor"]
+    return "; ".join(f"[d]:tensor, {a}, b:u64{meta}, idesc:u32, {tail}" for a in lists)
 
 
 def _mma(sparse: bool) -> list[Row]:
@@ -274,7 +274,7 @@ def _ws(sparse: bool) -> list[Row]:
         Row(
             f"tcgen05.mma.ws{sp}{name}",
             f"tcgen05.mma.ws{sp}.cta_group.kind{{.collector}}",
-            _sources(sparse, "enable:pred!, zero_columns:b64?"),
+            _sources(sparse, "enable:pred!, zero_columns:u64?"),
             {**_ONE, "kind": kinds, "collector": _COLLECT_B},
             need,
             asynchronous="tcgen05",

@@ -20,7 +20,7 @@ _HINT = {HINT: Need(since("sm_80"), (7, 4))}
 
 # The bytes of the source that exist, or a predicate that makes it all zeros.
 _CP_ASYNC = "; ".join(
-    f"[d]:space, [s]:global, #size, {tail}, policy:b64?{HINT}" for tail in ("source:u32?", "ignore:pred!")
+    f"[d]:space, [s]:global, #size, {tail}, policy:u64?{HINT}" for tail in ("source:u32?", "ignore:pred!")
 )
 
 CP_ASYNC = [
@@ -32,7 +32,7 @@ CP_ASYNC = [
         slots={"space": ("shared", "shared::cta"), "prefetch": ("L2::64B", "L2::128B", "L2::256B")},
         need=SM80,
         token_needs={**_HINT, "shared::cta": Need(ptx=(7, 8))},
-        ranges={"size": (4, 8, 16)},
+        ranges={"size": (4, 8, 16), "source": range(17)},
         asynchronous="cp.async",
         executor="cp.async",
     ),
@@ -44,7 +44,7 @@ CP_ASYNC = [
         slots={"space": ("shared", "shared::cta"), "prefetch": ("L2::64B", "L2::128B", "L2::256B")},
         need=SM80,
         token_needs={**_HINT, "shared::cta": Need(ptx=(7, 8))},
-        ranges={"size": (16,)},
+        ranges={"size": (16,), "source": range(17)},
         asynchronous="cp.async",
         executor="cp.async",
     ),
@@ -53,23 +53,27 @@ CP_ASYNC = [
     Row("cp.async.wait_all", "cp.async.wait_all", section="9.7.9.25.3.3", need=SM80),
 ]
 
+_BULK_BYTES = {"size": range(0, 1 << 32, 16)}
+
 BULK = [
     Row(
         "cp.async.bulk.load.cta",
         f"cp.async.bulk.shared::cta.global.{BYTES}{{.{HINT}}}",
-        f"[d]:shared::cta, [s]:global, size:u32, [mbar]:shared, policy:b64?{HINT}",
+        f"[d]:shared::cta, [s]:global, size:u32, [mbar]:shared, policy:u64?{HINT}",
         section="9.7.9.25.4.1",
         need=_SHARED_CTA_DST,
         asynchronous="tma",
+        ranges=_BULK_BYTES,
         executor="cp.async.bulk.load",
     ),
     Row(
         "cp.async.bulk.load",
         f"cp.async.bulk.shared::cluster.global.{BYTES}{{.{MULTICAST}}}{{.{HINT}}}",
-        f"[d]:shared::cluster, [s]:global, size:u32, [mbar]:shared, mask:u16?{MULTICAST}, policy:b64?{HINT}",
+        f"[d]:shared::cluster, [s]:global, size:u32, [mbar]:shared, mask:u16?{MULTICAST}, policy:u64?{HINT}",
         section="9.7.9.25.4.1",
         need=SM90,
         asynchronous="tma",
+        ranges=_BULK_BYTES,
     ),
     Row(
         "cp.async.bulk.shared",
@@ -78,23 +82,26 @@ BULK = [
         section="9.7.9.25.4.1",
         need=SM90,
         asynchronous="tma",
+        ranges=_BULK_BYTES,
     ),
     Row(
         "cp.async.bulk.store",
         f"cp.async.bulk.global.shared::cta.bulk_group{{.{HINT}}}{{.cp_mask}}",
-        f"[d]:global, [s]:shared::cta, size:u32, policy:b64?{HINT}, mask:u16?cp_mask",
+        f"[d]:global, [s]:shared::cta, size:u32, policy:u64?{HINT}, mask:u16?cp_mask",
         section="9.7.9.25.4.1",
         need=SM90,
         token_needs={"cp_mask": _SM100},
         asynchronous="tma",
+        ranges=_BULK_BYTES,
     ),
     Row(
         "cp.async.bulk.prefetch",
         f"cp.async.bulk.prefetch.L2.global{{.{HINT}}}",
-        f"[s]:global, size:u32, policy:b64?{HINT}",
+        f"[s]:global, size:u32, policy:u64?{HINT}",
         section="9.7.9.25.4.3",
         need=SM90,
         asynchronous="tma",
+        ranges=_BULK_BYTES,
     ),
     Row(
         "cp.reduce.async.bulk.shared",
@@ -104,6 +111,7 @@ BULK = [
         slots={"op": _REDUCE, "type": ("b32", "u32", "s32", "u64")},
         need=SM90,
         asynchronous="tma",
+        ranges=_BULK_BYTES,
         forbid=(
             {"op": ("and", "or", "xor"), "type": ("u32", "s32", "u64")},
             {"type": ("b32",), "op": ("add", "min", "max", "inc", "dec")},
@@ -114,10 +122,11 @@ BULK = [
     Row(
         "cp.reduce.async.bulk.store",
         f"cp.reduce.async.bulk.global.shared::cta.bulk_group{{.{HINT}}}.op.type",
-        f"[d]:global, [s]:shared::cta, size:u32, policy:b64?{HINT}",
+        f"[d]:global, [s]:shared::cta, size:u32, policy:u64?{HINT}",
         section="9.7.9.25.4.2",
         need=SM90,
         asynchronous="tma",
+        ranges=_BULK_BYTES,
         slots={"op": _REDUCE, "type": ("b32", "b64", "u32", "s32", "u64", "s64", "f16", "bf16", "f32", "f64")},
         forbid=(
             {"op": ("and", "or", "xor"), "type": ("u32", "s32", "u64", "s64", "f16", "bf16", "f32", "f64")},
@@ -130,10 +139,11 @@ BULK = [
     Row(
         "cp.reduce.async.bulk.store.noftz",
         f"cp.reduce.async.bulk.global.shared::cta.bulk_group{{.{HINT}}}.op.noftz.type",
-        f"[d]:global, [s]:shared::cta, size:u32, policy:b64?{HINT}",
+        f"[d]:global, [s]:shared::cta, size:u32, policy:u64?{HINT}",
         section="9.7.9.25.4.2",
         need=SM90,
         asynchronous="tma",
+        ranges=_BULK_BYTES,
         slots={"op": ("add",), "type": ("f16", "bf16")},
         executor="cp.reduce.async.bulk.store",
     ),
@@ -168,7 +178,7 @@ def _tensor_load(name: str, target: str, multicast: bool, im2col: bool, need: Ne
     return Row(
         name,
         f"cp.async.bulk.tensor.dim.{target}.global{mode}.{BYTES}{cast}{{.cta_group}}{{.{HINT}}}",
-        f"[d]:{target}, [map]:tensormap, [mbar]:shared, {offsets}{mask}policy:b64?{HINT}",
+        f"[d]:{target}, [map]:tensormap, [mbar]:shared, {offsets}{mask}policy:u64?{HINT}",
         section="9.7.9.27.1.2",
         slots={**_LOAD_SLOTS, "mode": _IM2COL} if im2col else _LOAD_SLOTS,
         need=need,
@@ -190,7 +200,7 @@ TENSOR = [
     Row(
         "cp.async.bulk.tensor.store",
         f"cp.async.bulk.tensor.dim.global.shared::cta{{.mode}}.bulk_group{{.{HINT}}}",
-        f"[map]:tensormap, [s]:shared::cta, policy:b64?{HINT}",
+        f"[map]:tensormap, [s]:shared::cta, policy:u64?{HINT}",
         section="9.7.9.27.1.2",
         slots={"dim": DIMENSIONS, "mode": ("tile", "tile::scatter4", "im2col_no_offs")},
         need=SM90,
@@ -201,7 +211,7 @@ TENSOR = [
     Row(
         "cp.reduce.async.bulk.tensor",
         f"cp.reduce.async.bulk.tensor.dim.global.shared::cta.op{{.mode}}.bulk_group{{.{HINT}}}",
-        f"[map]:tensormap, [s]:shared::cta, policy:b64?{HINT}",
+        f"[map]:tensormap, [s]:shared::cta, policy:u64?{HINT}",
         section="9.7.9.27.1.3",
         slots={"dim": DIMENSIONS, "op": _REDUCE, "mode": ("tile", "im2col_no_offs")},
         need=SM90,
@@ -211,7 +221,7 @@ TENSOR = [
     Row(
         "cp.async.bulk.prefetch.tensor",
         f"cp.async.bulk.prefetch.tensor.dim.L2.global{{.mode}}{{.{HINT}}}",
-        f"[map]:tensormap, policy:b64?{HINT}",
+        f"[map]:tensormap, policy:u64?{HINT}",
         section="9.7.9.27.1.4",
         slots={"dim": DIMENSIONS, "mode": ("tile", "tile::gather4")},
         need=SM90,
@@ -222,7 +232,7 @@ TENSOR = [
     Row(
         "cp.async.bulk.prefetch.tensor.im2col",
         f"cp.async.bulk.prefetch.tensor.dim.L2.global.mode{{.{HINT}}}",
-        f"[map]:tensormap, {{offsets*offsets}}:u16, policy:b64?{HINT}",
+        f"[map]:tensormap, {{offsets*offsets}}:u16, policy:u64?{HINT}",
         section="9.7.9.27.1.4",
         slots={"dim": DIMENSIONS, "mode": _IM2COL},
         counts={"offsets": _im2col_offsets},
@@ -276,14 +286,18 @@ TENSORMAP = [
         ranges={"ord": range(5)},
         executor="tensormap.replace",
     ),
-    Row(
-        "tensormap.replace.mode",
-        "tensormap.replace.tile.field{.space}.b1024.b32",
-        "[map]:space, #value",
-        section="9.7.9.28",
-        slots={**_REPLACE_SPACE, "field": ("elemtype", "interleave_layout", "swizzle_mode", "fill_mode")},
-        need=_REPLACE,
-        executor="tensormap.replace",
+    *(
+        Row(
+            f"tensormap.replace.{field}",
+            f"tensormap.replace.tile.{field}{{.space}}.b1024.b32",
+            "[map]:space, #value",
+            _REPLACE_SPACE,
+            _REPLACE,
+            ranges={"value": range(values)},
+            section="9.7.9.28",
+            executor="tensormap.replace",
+        )
+        for field, values in (("elemtype", 16), ("interleave_layout", 3), ("swizzle_mode", 5), ("fill_mode", 2))
     ),
     Row(
         "tensormap.replace.atomicity",

@@ -78,7 +78,7 @@ def fits(register: str, operand: str, wider: bool = False) -> bool:
     size, want = width(register), width(operand)
     if operand in _BITS_ONLY and register[0] != "b":
         return False
-    if size != want and not (wider and size > want):
+    if size != want and not (wider and size > want and operand not in ("bf16", "tf32")):
         return False
     a, b = kind(register), kind(operand)
     if "float" in (a, b) and size != want:

@@ -12,7 +12,7 @@ ROWS = [
     Row(
         "shfl",
         "shfl.sync.mode.b32",
-        "=d:b32~|=p:pred?, a:b32, b:b32, c:b32, mask:b32",
+        "=d:b32~|=p:pred?, a:b32, b:b32, c:b32, mask:u32",
         section="9.7.9.6",
         slots={"mode": ("up", "down", "bfly", "idx")},
         need=_SYNC,
@@ -21,7 +21,7 @@ ROWS = [
     Row(
         "vote",
         "vote.sync.mode.pred",
-        "=d:pred, a:pred!, mask:b32",
+        "=d:pred, a:pred!, mask:u32",
         section="9.7.13.9",
         slots={"mode": ("all", "any", "uni")},
         need=_SYNC,
@@ -30,7 +30,7 @@ ROWS = [
     Row(
         "vote.ballot",
         "vote.sync.ballot.b32",
-        "=d:b32, a:pred!, mask:b32",
+        "=d:b32, a:pred!, mask:u32",
         section="9.7.13.9",
         need=_SYNC,
         collective="warp",
@@ -38,7 +38,7 @@ ROWS = [
     Row(
         "match.any",
         "match.any.sync.type",
-        "=d:b32, a:type, mask:b32",
+        "=d:b32, a:type, mask:u32",
         section="9.7.13.10",
         slots={"type": ("b32", "b64")},
         need=_VOLTA,
@@ -47,7 +47,7 @@ ROWS = [
     Row(
         "match.all",
         "match.all.sync.type",
-        "=d:b32~|=p:pred?, a:type, mask:b32",
+        "=d:b32~|=p:pred?, a:type, mask:u32",
         section="9.7.13.10",
         slots={"type": ("b32", "b64")},
         need=_VOLTA,
@@ -57,7 +57,7 @@ ROWS = [
     Row(
         "redux.int",
         "redux.sync.op.type",
-        "=d:type, a:type, mask:b32",
+        "=d:type, a:type, mask:u32",
         section="9.7.13.12",
         slots={"op": ("add", "min", "max"), "type": ("u32", "s32")},
         need=Need(since("sm_80"), (7, 0)),
@@ -66,7 +66,7 @@ ROWS = [
     Row(
         "redux.bits",
         "redux.sync.op.b32",
-        "=d:b32, a:b32, mask:b32",
+        "=d:u32, a:u32, mask:u32",
         section="9.7.13.12",
         slots={"op": ("and", "or", "xor")},
         need=Need(since("sm_80"), (7, 0)),
@@ -75,7 +75,7 @@ ROWS = [
     Row(
         "redux.float",
         "redux.sync.op{.abs}{.NaN}.f32",
-        "=d:f32, a:f32, mask:b32",
+        "=d:f32, a:f32, mask:u32",
         section="9.7.13.12",
         slots={"op": ("min", "max")},
         need=_FLOAT_REDUX,
@@ -84,7 +84,7 @@ ROWS = [
     Row(
         "elect",
         "elect.sync",
-        "=d:b32~|=p:pred, mask:b32",
+        "=d:b32~|=p:pred, mask:u32",
         section="9.7.13.14",
         need=Need(since("sm_90"), (8, 0)),
         collective="warp",

@@ -54,12 +54,12 @@ def _mma(name: str, sparse: bool) -> Row:
     meta = ", meta:b32, #selector" if sparse else ""
     sp = ".sp" if sparse else ""
     d = "{+d*accumulator}:packed(dtype)"
-    tail = f"b:b64{meta}, scale_d:pred!"
+    tail = f"b:u64{meta}, scale_d:pred!"
     ranges = {**_RANGES, "selector": (0,)} if name in ("fp8", "int8") else _RANGES
     return Row(
         f"wgmma{sp}.{name}",
         f"wgmma.mma_async{sp}.sync.aligned.shape{saturate}.dtype.atype.btype",
-        f"{d}, a:b64, {tail}{smem}; {d}, {{a*4}}:b32, {tail}{registers}",
+        f"{d}, a:u64, {tail}{smem}; {d}, {{a*4}}:b32, {tail}{registers}",
         slots={"shape": _shapes(ns, 2 * k if sparse else k), "dtype": dtypes, "atype": atypes, "btype": btypes},
         together_needs=tuple(({"atype": (a,), "btype": (b,)}, _MIXED) for a, b in (("s8", "u8"), ("u8", "s8"))),
         counts={"accumulator": accumulator_registers},
@@ -77,7 +77,7 @@ ROWS = [
     Row(
         "wgmma.b1",
         "wgmma.mma_async.sync.aligned.shape.dtype.b1.b1.and.popc",
-        "{+d*accumulator}:s32, a:b64, b:b64, scale_d:pred!; {+d*accumulator}:s32, {a*4}:b32, b:b64, scale_d:pred!",
+        "{+d*accumulator}:s32, a:u64, b:u64, scale_d:pred!; {+d*accumulator}:s32, {a*4}:b32, b:u64, scale_d:pred!",
         slots={"shape": _shapes(_N_INTEGER, 256), "dtype": ("s32",)},
         counts={"accumulator": accumulator_registers},
         need=_NEED,
@@ -101,6 +101,6 @@ ROWS = [
         section="9.7.15.7.3",
         need=_NEED,
         collective="warpgroup",
-        ranges={"n": range(8)},
+        ranges={"n": range(1 << 31)},
     ),
 ]
