@@ -4,7 +4,6 @@ operations that move them. Measured on an H200 (E11). Knows tensor maps and memo
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -181,11 +180,6 @@ class Form:
             self.rows, (slice(0, 1), slice(low * size, high * size)), offset - segment.address, (0, 1),
             (1, (high - low) * size), (high - low) * size, segment,
         )  # fmt: skip
-
-
-@lru_cache(256)
-def form(m: TensorMap) -> Form:
-    return Form(m)
 
 
 def locate(memory: Memory, agent: Agent, start: int, stop: int) -> Segment:

@@ -23,10 +23,9 @@ from smalti.vgpu.engines.mbarrier import place
 from smalti.vgpu.engines.reduce import Reduction, reduction
 from smalti.vgpu.engines.tma import SHARED_ALIGNMENT, Piece, TensorLoad, TensorStore
 from smalti.vgpu.engines.tma import Form as BoxForm
-from smalti.vgpu.engines.tma import form as box_form
 from smalti.vgpu.execute import Context, Operation, Source, executor
 from smalti.vgpu.machine import CTA, ConvergeWait
-from smalti.vgpu.memory import Segment
+from smalti.vgpu.memory import PARAM_WINDOW, Segment
 from smalti.vgpu.program import Step
 from smalti.vgpu.warp import WARP, Gang, Warp
 
@@ -70,6 +69,11 @@ def _issue(one: Callable[[Thread], None]) -> Operation:
 def _shared(t: Thread, space: str, address: int, alignment: int, size: int) -> tuple[CTA, int]:
     """CTA and offset of a piece of shared memory. Errors: SML0803-SML0806, SML0821 alignment of a box."""
     g = t.g
+    offset = address & 0xFFFFFF
+    if address >> 24 == g.cta.rank and offset % alignment == 0:  # the usual case
+        segment = g.cta.shared
+        if segment.low <= offset and offset + size <= segment.size:
+            return g.cta, offset
     memory = g.machine.memory
     segment, offsets, _ = memory.resolve(g, g.cta, space, np.array([address], np.int64), 1)[0]
     cta, offset = segment.owner, int(offsets[0])
@@ -323,7 +327,7 @@ def _bulk_prefetch(context: Context, step: Step) -> Operation:
 # -- tensor copies -----------------------------------------------------------------------------------------
 
 
-def tensor(t: Thread, address: int) -> TensorMap:
+def tensor(t: Thread, address: int) -> BoxForm:
     """The tensor map at a generic address, judged by the driver's rules. Errors: SML0803-SML0805, SML0829, SML013x."""
     g = t.g
     if address % MAP_ALIGNMENT:
@@ -331,6 +335,9 @@ def tensor(t: Thread, address: int) -> TensorMap:
             "SML0804", at=g.loc, address=hex(address), space="tensor map", width=MAP_ALIGNMENT, who=g.who(),
             nearest=hex(address & -MAP_ALIGNMENT),
         )  # fmt: skip
+    params, start = g.machine.params, address - PARAM_WINDOW
+    if 0 <= start <= params.size - tensor_map.BYTES:  # the usual case
+        return _known(params.data[start : start + tensor_map.BYTES].tobytes(), g)
     parts = g.machine.memory.resolve(g, g.cta, "generic", np.arange(address, address + tensor_map.BYTES, 32), 32)
     segment, offsets, _ = parts[0]
     if len(parts) > 1 or segment.kind in ("shared", "local"):
@@ -340,15 +347,19 @@ def tensor(t: Thread, address: int) -> TensorMap:
         raise error("SML0829", at=g.loc, what=segment.name, offset=start, who=g.who())
     if segment.kind == "global":
         g.machine.memory.checks.read(g, segment, offsets, 32, np.array([t.number]), "weak")
-    found = tensor_map.decode(segment.data[start : start + tensor_map.BYTES].tobytes())
+    return _known(segment.data[start : start + tensor_map.BYTES].tobytes(), g)
+
+
+def _known(raw: bytes, g: Gang) -> BoxForm:
     with blame(g.loc):
-        _judge(found, g.machine.device.arch)
-    return found
+        return _judged(raw, g.machine.device.arch)
 
 
 @lru_cache(1024)
-def _judge(m: TensorMap, arch: str) -> None:
+def _judged(raw: bytes, arch: str) -> BoxForm:
+    m = tensor_map.decode(raw)
     m.check(arch)
+    return BoxForm(m)
 
 
 class Tensor:
@@ -365,6 +376,7 @@ class Tensor:
         self.offsets = [context.source(o, "u16") for o in offsets.items] if isinstance(offsets, Vector) else []
         self.mode = step.form.get("mode") or "tile"
         self.rank = int(step.form.get("dim")[0])
+        self.agreed: BoxForm | None = None  # the last map that fitted the instruction
 
     def at(self, t: Thread, stores: bool) -> tuple[BoxForm, list[Piece]]:
         """What this thread's copy touches in global memory.
@@ -372,23 +384,26 @@ class Tensor:
         Errors: as `tensor`; SML0824 map and instruction disagree, SML0823 not modelled, SML0820 coordinate 0,
         SML0822 a negative coordinate of a store, SML0825 im2col, SML0803/SML0805 memory that is not there.
         """
-        m = tensor(t, t(self.map))
-        at = tuple(t(c) for c in self.coordinates)
-        self._agree(t, m)
+        f = tensor(t, t(self.map))
+        m = f.map
+        at = tuple([t(c) for c in self.coordinates])
+        if f is not self.agreed:
+            self._agree(t, m)
+            self.agreed = f
         g, loc = t.g, self.step.loc
         bits = m.element.bits
         unit = 128 if m.type in PADDED else 128 // bits
         if at[0] % unit:
             raise error(
-                "SML0820", at=loc, value=at[0], type=m.type, unit=unit, nearest=at[0] // unit * unit,
+                "SML0820", at=loc, value=at[0], map=self._name(t), type=m.type, unit=unit, nearest=at[0] // unit * unit,
                 opcode=self.step.opcode, who=g.who(),
             )  # fmt: skip
         if stores and min(at) < 0:
             dimension = next(d for d, c in enumerate(at) if c < 0)
             raise error(
-                "SML0822", at=loc, dimension=dimension, value=at[dimension], opcode=self.step.opcode, who=g.who()
+                "SML0822", at=loc, dimension=dimension, value=at[dimension], map=self._name(t),
+                opcode=self.step.opcode, who=g.who(),
             )  # fmt: skip
-        f = box_form(m)
         clip = BULK_UNIT if stores else 1
         memory = g.machine.memory
         if self.mode.endswith("4"):
@@ -419,7 +434,21 @@ class Tensor:
                 wanted = ("box[1]", 1, m.box[1])
         what, want, have = wanted
         if want != have:
-            raise error("SML0824", at=loc, opcode=opcode, what=what, want=want, have=have, who=t.g.who())
+            raise error(
+                "SML0824", at=loc, opcode=opcode, what=what, want=want, map=self._name(t), have=have, who=t.g.who()
+            )
+
+    def _name(self, t: Thread) -> str:
+        """What the author calls the tensor map."""
+        machine = t.g.machine
+        address = t(self.map)
+        for p in machine.program.function.params:
+            inside = address - PARAM_WINDOW - machine.place_of(p)
+            if 0 <= inside < p.size:
+                tiles = (x for x in machine.module.tiles if x.place == f"param {p.name}" and x.offset == inside)
+                tile = next(tiles, None)
+                return tile.name if tile is not None else p.name + (f"+{inside}" if inside else "")
+        return f"the tensor map at {address:#x}"
 
 
 @executor("cp.async.bulk.tensor.load")
@@ -540,7 +569,6 @@ def _cp_fenceproxy(context: Context, step: Step) -> Operation:
             words, undefined = memory.load(g, g.cta, "shared::cta", lane(source) + steps, 16, numbers, item=8)
             memory.store(g, g.cta, "global", lane(to) + steps, 16, words, numbers, undefined)
         order.fence(g.warps(), acquires=False)
-        g.machine.memory.checks.fence(g)
         return None
 
     return op
