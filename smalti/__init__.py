@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from smalti.lang.dtypes import dtype as dtype
     from smalti.lang.kernel import Kernel as Kernel
     from smalti.lang.kernel import kernel as kernel
+    from smalti.lang.raw import address as address
     from smalti.lang.raw import emit as emit
     from smalti.lang.ring import channel as channel
     from smalti.lang.ring import ring as ring
@@ -122,6 +123,7 @@ _NAMES = {
     "BlockScaled": "smalti.run.scaled",
     "sparse_metadata": "smalti.lang.sparse",
     "emit": "smalti.lang.raw",
+    "address": "smalti.lang.raw",
     # ready operations and devices
     "matmul": "smalti.ops.matmul",
     "device": "smalti.run.devices",

@@ -12,9 +12,9 @@ from smalti.lang.dtypes import DTYPES, DType
 from smalti.lang.trace import current
 from smalti.lang.values import Value
 from smalti.ptx.isa import TABLE
-from smalti.ptx.module import Operand, Pair
+from smalti.ptx.module import Address, Operand, Pair
 
-__all__ = ["emit"]
+__all__ = ["address", "emit"]
 
 _REGISTERS = {
     "b32": "u32",
@@ -51,6 +51,11 @@ def emit(opcode: str, *operands: Any, guard: Value | None = None) -> Any:
             given = [*made, *given]
     trace.emit(opcode, *given, guard=guard)
     return results[0] if len(results) == 1 else tuple(results) or None
+
+
+def address(base: Value, offset: int = 0) -> Address:
+    """A memory operand `[base + offset]` for `emit`: `sm.address(a.pointer + 4)`."""
+    return Address(current().read(base), offset)
 
 
 def _result(type_: str, opcode: str) -> Value:

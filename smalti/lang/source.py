@@ -131,10 +131,19 @@ def _known_names(function: ast.AST) -> tuple[frozenset[str], frozenset[str]]:
     for node in ast.walk(function):
         if isinstance(node, ast.Assign):
             for target in node.targets:
-                if isinstance(target, ast.Name):
-                    loops |= {target.id} if _makes(node.value, _LOOPS, frozenset()) else set()
-                    places |= {target.id} if _makes(node.value, _PLACES, frozenset()) else set()
+                for name, value in _bindings(target, node.value):
+                    loops |= {name} if _makes(value, _LOOPS, frozenset()) else set()
+                    places |= {name} if _makes(value, _PLACES, frozenset()) else set()
     return frozenset(loops), frozenset(places)
+
+
+def _bindings(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
+    """Name and value of an assignment, also of `x, y = 1, 2`."""
+    if isinstance(target, ast.Name):
+        yield target.id, value
+    elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
+        for inner, part in zip(target.elts, value.elts, strict=True):
+            yield from _bindings(inner, part)
 
 
 def _makes(expression: ast.expr, attributes: frozenset[str], names: frozenset[str]) -> bool:

@@ -124,8 +124,9 @@ def test_values_that_escape():
 def test_clean_neighbours():
     def body(a, d):
         work = sm.persistent(d.tiles(64, 64))
-        total = sm.var(0)
+        total, other = sm.var(0), sm.var(1)
         for i, j in work:
+            other += 1
             column = j * 2
             for k in sm.range(4):
                 step = k + 1  # bound before it is read, every turn
