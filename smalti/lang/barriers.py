@@ -107,7 +107,7 @@ class MBarrier:
         return Address(trace.read(address))
 
     def arrive_at_leader(self, expect: int) -> None:
-        """Arrive once on the barrier of the pair's even CTA, first adding `expect` bytes to what its phase waits for."""
+        """Arrive once on the barrier of the pair's even CTA, first adding `expect` bytes to what it waits for."""
         trace = current()
         if expect:
             trace.emit("mbarrier.arrive.expect_tx.release.cluster.shared::cluster.b64", SINK, self.leader(), expect)

@@ -73,7 +73,6 @@ class Role(AbstractContextManager[Any]):
             raise error("SML0309", role=self.name, inside=trace.region.threads.describe())
         region = self._enter(trace.open_if(self._here(trace), "role", self.threads()))
         self._set_registers(trace)
-        region.entry = trace.later().block
         if self.warps <= 4:
             return 0
         group: Value = (warp_index() - self.first) >> 2
@@ -122,8 +121,7 @@ class One(AbstractContextManager[None]):
         role._begin()
         if role.warps > 1:
             role._enter(trace.open_if(warp_index() == role.first, "when"))
-        region = role._enter(trace.open_if(elected(), "one", role.threads(single=True)))
-        region.entry = trace.later().block
+        role._enter(trace.open_if(elected(), "one", role.threads(single=True)))
 
     def __exit__(self, *exception: Any) -> None:
         self.role.__exit__(*exception)

@@ -274,7 +274,7 @@ def _plan(d: TensorMemory, a: Any, b: Shared, scaled: Scaled | None, sparse: boo
         raise error("SML0713", a=(rows, k), b=(b.shape[0], columns), d=(m, n), wanted="a[M,K] @ b[K,N] -> d[M,N]")
     if scaled is not None:
         kind = _SCALED[scaled.key][0] if scaled.key in _SCALED else ""
-        mates = _FLOAT8 if kind == "mxf8f6f4" else (a.dtype.name,)
+        mates: tuple[str, ...] = _FLOAT8 if kind == "mxf8f6f4" else (a.dtype.name,)
         results: tuple[str, ...] = ("f32",)
         if d.tile // group != 128:
             raise error(

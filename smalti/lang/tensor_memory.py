@@ -1,7 +1,7 @@
-"""Tensor memory of Blackwell: its allocation, accumulators in it, loads to and stores from registers.
+"""Tensor memory of Blackwell: its allocation, matrices in it, copies from shared memory, loads to and stores from
+registers. Products are issued in `tcgen05`; scale factors are in `scales`, sparse metadata in `metadata`.
 
-Products are issued in `tcgen05`, scale factors are in `scales`. All columns that a kernel uses are allocated at its
-start by one warp and freed at its end (PTX ISA 9.7.16.7).
+All columns that a kernel uses are allocated at its start by one warp and freed at its end (PTX ISA 9.7.16.7).
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from smalti.lang.arrays import Array
 from smalti.lang.barriers import cluster_sync, shared_address
 from smalti.lang.distribution import Distribution
 from smalti.lang.dtypes import DType, dtype
+from smalti.lang.shared import Shared
 from smalti.lang.tensors import Tiles
 from smalti.lang.threads import warp_index
 from smalti.lang.trace import Trace, current
 from smalti.lang.values import Scalar, Value, fresh
+from smalti.lang.wgmma import MatrixOperand
 from smalti.layout.linear import Layout
 from smalti.ptx.module import Address, Tile
 
@@ -30,6 +32,7 @@ COLUMNS = 512  # of 32 bits, in each of 128 lanes (PTX ISA 9.7.16.1)
 LANES = 128
 _LEAST = 32  # columns that can be allocated; more go in powers of two
 _WIDEST = 32  # registers of one tcgen05.ld or .st that we emit
+_FRAGMENT = 8  # columns of one .16x256b.x1, 4 registers
 
 
 @dataclass(eq=False)
@@ -126,11 +129,10 @@ class TensorMemory:
     shape: tuple[int, int]
     dtype: DType
     owner: Allocation
-    first: int  # column
     per_stage: int
     tile: int  # rows of one tile
-    row: int = 0  # where the part begins: tile, column (in elements)
-    column: int = 0
+    row: Scalar = 0  # where the part begins: tile, column (in elements)
+    column: Scalar = 0
     stage: Scalar = 0
     slot: Any = None
     box: Any = None  # columns are taken when a channel has said how many it needs
@@ -151,25 +153,29 @@ class TensorMemory:
         """Columns that one row tile takes."""
         return _tile_columns(self.tile, self.group, self.whole[1], self.dtype)
 
-    def rows(self, g: int, n: int) -> TensorMemory:
-        """Rows g*n to g*n + n - 1: whole tiles. Errors: SML0332, SML0703."""
+    @property
+    def split_lanes(self) -> bool:
+        """Whether the right half of the columns lies below the left one (layout B: M 128 on a pair)."""
+        return self.group == 2 and self.tile == 128
+
+    def rows(self, g: Scalar, n: int) -> TensorMemory:
+        """Rows g*n to g*n + n - 1: whole tiles; g may be a value. Errors: SML0332, SML0703."""
         self._divides("rows", 0, g, n)
         if n % self.tile:
             raise error("SML0703", what="rows", part=n, unit=self.tile, name=self.name)
-        return replace(self, shape=(n, self.shape[1]), row=self.row + g * n // self.tile)
+        return replace(self, shape=(n, self.shape[1]), row=self.row + g * (n // self.tile))
 
-    def columns(self, g: int, n: int) -> TensorMemory:
-        """Columns g*n to g*n + n - 1. Errors: SML0332, SML0703."""
+    def columns(self, g: Scalar, n: int) -> TensorMemory:
+        """Columns g*n to g*n + n - 1; g may be a value. Errors: SML0332, SML0703."""
         self._divides("columns", 1, g, n)
-        unit = max(8, 32 // self.dtype.bits)
-        if n % unit or (self.group == 2 and self.tile == 128 and n != self.whole[1]):
-            unit = unit if n % unit else self.whole[1]
+        unit = self.whole[1] if self.split_lanes else max(8, 32 // self.dtype.bits)
+        if n % unit:
             raise error("SML0703", what="columns", part=n, unit=unit, name=self.name)
         return replace(self, shape=(self.shape[0], n), column=self.column + g * n)
 
-    def _divides(self, what: str, axis: int, g: int, n: int) -> None:
+    def _divides(self, what: str, axis: int, g: Scalar, n: int) -> None:
         size = self.shape[axis]
-        if not isinstance(g, int) or n <= 0 or size % n or not 0 <= g < size // n:
+        if n <= 0 or size % n or (isinstance(g, int) and not 0 <= g < size // n):
             raise error("SML0332", what=what, part=n, whole=size, tile=self.name)
 
     # -- of a channel -----------------------------------------------------------------------------------
@@ -189,12 +195,18 @@ class TensorMemory:
 
     def address(self, tile: int = 0, column: int = 0) -> Value:
         """Tensor-memory address of column `column` (elements) of row tile `tile`, lane 0, u32."""
-        cells = (self.column + column) * _cell_bits(self.dtype) // 32
-        at = (self.row + tile) * self.tile_columns + cells
-        base: Value = self.owner.base + self.box.place(self)
-        if not isinstance(self.stage, int) or self.stage:
-            base = base + self.stage * self.per_stage
-        return base + at if at else base
+        base: Value = self.owner.base
+        parts = (
+            self.box.place(self) + tile * self.tile_columns + column * self.dtype.bits // 32,
+            self.stage * self.per_stage,
+            self.row * self.tile_columns,
+            self.column * self.dtype.bits // 32,
+        )
+        fixed = sum(p for p in parts if isinstance(p, int))
+        for p in parts:
+            if isinstance(p, Value):
+                base = base + p
+        return base + fixed
 
     @property
     def raw(self) -> Value:
@@ -211,13 +223,21 @@ class TensorMemory:
     # -- registers --------------------------------------------------------------------------------------
 
     def split(self, columns: int = 32) -> Iterator[Part]:
-        """Parts of one row tile and `columns` columns, each of which one warpgroup loads at once."""
+        """Parts of one row tile and at most `columns` columns, each of which one warpgroup loads at once. Where the
+        right half of the columns lies in other lanes (M 128 on a pair) a part has all columns."""
+        width = self.shape[1] if self.split_lanes else math.gcd(columns, self.shape[1])
         for tile in range(self.tiles):
-            for p in range(-(-self.shape[1] // columns)):
-                width = min(columns, self.shape[1] - p * columns)
-                if self.shape[1] % columns and width != columns:
-                    raise error("SML0332", what="columns", part=columns, whole=self.shape[1], tile=self.name)
+            for p in range(self.shape[1] // width):
                 yield Part(self, tile, p, width)
+
+    def copy(self, source: Any) -> None:
+        """Copy a shared tile of the same shape and dtype here by tcgen05.cp, in the thread that issues the products
+        that use it. On a pair each CTA copies its own tile of half the rows of every row tile.
+
+        Asynchronous: later products of this thread follow it; others learn of it by `tcgen05.commit`.
+        Errors: SML0334, SML0330, SML0303, SML0709 rows that no copy spreads, SML0717.
+        """
+        _copy(self, source)
 
     def load(self) -> Array:
         """All of it in registers of this warpgroup; it must be one row tile. Errors: SML0704."""
@@ -234,7 +254,7 @@ class TensorMemory:
 
     def distribution(self) -> Distribution:
         """How `load` spreads one row tile over the warpgroup."""
-        return part_distribution(self.tile, self.group, self.shape[1])
+        return part_distribution(self.tile, self.group, self.shape[1], self.dtype.per_register)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -252,23 +272,26 @@ class Part:
         return (m.tile // m.group, self.width)
 
     def _moves(self) -> list[tuple[str, int, Value]]:
-        """(shape, registers, address) of the instructions, in order of the columns."""
+        """(shape, registers, address) of the instructions, in order of the columns. Errors: SML0705, SML0703."""
         m, trace = self.memory, current()
         threads = trace.region.threads
         if threads.single or threads.warps != 4:
             raise error("SML0705", name=m.name, threads=threads.describe())
-        cells = self.width * _cell_bits(m.dtype) // 32
+        cells = self.width * m.dtype.bits // 32
         base = m.address(self.tile, self.index * self.width) + ((warp_index() & 3) << 21)
         if m.tile == 64:
-            step = min(cells // 8, 8)
-            return [("16x256b", 4 * step, base + c if c else base) for c in range(0, cells, 8 * step)]
-        if m.group == 2 and m.tile == 128:
+            if cells % _FRAGMENT:
+                unit = _FRAGMENT * 32 // m.dtype.bits
+                raise error("SML0703", what="columns", part=self.width, unit=unit, name=m.name)
+            step = math.gcd(cells // _FRAGMENT, _WIDEST // 4)
+            return [("16x256b", 4 * step, base + c) for c in range(0, cells, _FRAGMENT * step)]
+        if m.split_lanes:
             cells //= 2
         step = math.gcd(cells, _WIDEST)
-        return [("32x32b", step, base + c if c else base) for c in range(0, cells, step)]
+        return [("32x32b", step, base + c) for c in range(0, cells, step)]
 
     def load(self) -> Array:
-        """tcgen05.ld and wait::ld: a register array, each thread with elements of one row (M 64: as wgmma gives them)."""
+        """tcgen05.ld and wait::ld: a register array, a row for each thread (M 64: as wgmma gives them)."""
         m, trace = self.memory, current()
         type_ = m.dtype.register if m.dtype.bits == 32 else "b32"
         registers = []
@@ -280,14 +303,14 @@ class Part:
         trace.emit("tcgen05.wait::ld.sync.aligned")
         if m.slot is not None:
             m.slot.before_arrive = _publish
-        distribution = part_distribution(m.tile, m.group, self.width)
+        distribution = part_distribution(m.tile, m.group, self.width, m.dtype.per_register)
         trace.note("wait", f"tcgen05.wait::ld, {m.name}")
         return Array(m.dtype, distribution, registers, trace.region)
 
     def store(self, array: Array) -> None:
         """tcgen05.st and wait::st, then fence::before_thread_sync for whoever is told next."""
         m, trace = self.memory, current()
-        wanted = part_distribution(m.tile, m.group, self.width)
+        wanted = part_distribution(m.tile, m.group, self.width, m.dtype.per_register)
         if not isinstance(array, Array):
             raise error("SML0334", what="store", wanted="a register array", given=type(array).__name__)
         if array.shape != wanted.shape:
@@ -311,20 +334,53 @@ def _publish() -> None:
     current().emit("tcgen05.fence::before_thread_sync")
 
 
-@lru_cache(maxsize=128)
-def part_distribution(tile: int, group: int, columns: int) -> Distribution:
-    """Of one row tile of `columns` columns over a warpgroup (PTX ISA 9.7.16.8, table of .32x32b and .16x256b)."""
-    if tile == 64:
-        from smalti.lang.distribution import accumulator
+def _copy(memory: TensorMemory, source: Any) -> None:
+    from smalti.lang.tcgen05 import commit, issuing
 
-        return accumulator(64, columns)
-    if group == 2 and tile == 128:  # layout B: warps 2 and 3 hold the right half
-        threads: list[tuple[int, dict[str, int]]] = [(64, {"m": 1}), (2, {"n": columns // 2})]
-        rows, each = 64, columns // 2
+    trace, group = current(), memory.group
+    if not isinstance(source, Shared):
+        raise error("SML0334", what="copy", wanted="a shared tile", given=type(source).__name__)
+    wanted = (memory.shape[0] // group, memory.shape[1])
+    if source.shape != wanted:
+        raise error("SML0330", what="shared tile", have=source.shape, wanted=wanted)
+    if source.dtype is not memory.dtype:
+        raise error("SML0303", op="copy", left=memory.dtype.name, right=source.dtype.name)
+    bits = memory.dtype.bits
+    units = memory.shape[1] * bits // 128
+    if memory.tile // group != LANES or source.axis != 1 or memory.shape[1] * bits % 128:
+        raise error("SML0709", name=memory.name, shape=memory.shape, tile=memory.tile // group)
+    shape, step = ("128x256b", 256 // bits) if units % 2 == 0 else ("128x128b", 128 // bits)
+    source.publish(tensor=True)
+    if source.slot is not None:
+        source.slot.completion = commit
+    if memory.slot is not None:
+        memory.slot.completion = commit
+    operand = MatrixOperand(source, True, LANES, step)
+    with issuing(trace):
+        for tile in range(memory.tiles):
+            for column in range(0, memory.shape[1], step):
+                target = Address(trace.read(memory.address(tile, column)))
+                trace.emit(f"tcgen05.cp.cta_group::{group}.{shape}", target, operand.at(tile * LANES, column))
+    count = memory.tiles * memory.shape[1] // step
+    trace.note("tcgen05.cp", f"{count} x {shape}: {source.storage.name} to {memory.name}")
+
+
+@lru_cache(maxsize=128)
+def part_distribution(tile: int, group: int, columns: int, packed: int = 1) -> Distribution:
+    """Of one row tile of `columns` columns over a warpgroup, `packed` elements in a register (PTX ISA 9.7.16.8, tables
+    of .32x32b and .16x256b)."""
+    threads: list[tuple[int, dict[str, int]]]
+    registers: list[tuple[int, dict[str, int]]]
+    if tile == 64:
+        threads = [(4, {"n": 2 * packed}), (8, {"m": 1}), (4, {"m": 16})]
+        registers = [(2, {"n": packed}), (2, {"m": 8}), (columns // packed // _FRAGMENT, {"n": _FRAGMENT * packed})]
+    elif group == 2 and tile == 128:  # layout B: warps 2 and 3 hold the right half
+        threads, registers = [(64, {"m": 1}), (2, {"n": columns // 2})], [(columns // 2 // packed, {"n": packed})]
     else:
-        threads, rows, each = [(128, {"m": 1})], 128, columns
-    fragment = Layout({"thread": threads, "register": [(each, {"n": 1})], "part": []}, ["m", "n"])
-    return Distribution("tensor memory", (rows, columns), rows, columns, fragment)
+        threads, registers = [(128, {"m": 1})], [(columns // packed, {"n": packed})]
+    fragment = Layout({"thread": threads, "register": registers, "part": [(packed, {"n": 1})]}, ["m", "n"])
+    name = "accumulator" if tile == 64 and packed == 1 else "tensor memory"
+    return Distribution(name, (tile // group, columns), tile // group, columns, fragment)
 
 
 class _Box:
@@ -357,12 +413,8 @@ def _largest(memory: TensorMemory, stages: int) -> str:
     return f"{memory.whole[0]}x{most}" if most > 0 else f"{free} columns"
 
 
-def _cell_bits(kind: DType) -> int:
-    return kind.bits
-
-
 def _tile_columns(tile: int, group: int, columns: int, kind: DType) -> int:
-    cells = columns * _cell_bits(kind) // 32
+    cells = columns * kind.bits // 32
     return cells // 2 if group == 2 and tile == 128 and kind.bits == 32 else cells
 
 
@@ -392,8 +444,13 @@ def tensor_memory(
     if tile not in legal or rows <= 0 or rows % tile or columns <= 0 or columns % step:
         up = (max(-(-rows // legal[-1]), 1) * legal[-1], max(-(-columns // step), 1) * step)
         raise error("SML0706", shape=shape, rows=" or ".join(map(str, legal)), step=step, nearest=up)
-    per_stage = rows // tile * _tile_columns(tile, owner.group, columns, to)
     unique = trace.unique(name or (of.tensor.name if isinstance(of, Tiles) else "tensor_memory"))
-    made = TensorMemory(unique, (rows, columns), (rows, columns), to, owner, 0, per_stage, tile, box=_Box())
+    made = matrix(unique, (rows, columns), to, owner, tile)
     trace.cached.setdefault("accumulators", []).append(made)
     return made
+
+
+def matrix(name: str, shape: tuple[int, int], kind: DType, owner: Allocation, tile: int) -> TensorMemory:
+    """Room for `shape` in row tiles of `tile` rows, without the checks of `tensor_memory`."""
+    per_stage = shape[0] // tile * _tile_columns(tile, owner.group, shape[1], kind)
+    return TensorMemory(name, shape, shape, kind, owner, per_stage, tile, box=_Box())

@@ -101,7 +101,7 @@ class Elect(AbstractContextManager[None]):
         self._open: list[AbstractContextManager[Any]] = []
         if threads.warps > 1:
             self._enter(trace.open_if(warp_index() == threads.first, "when"))
-        self._enter(trace.open_if(elected(), "one", single, entry=True))
+        self._enter(trace.open_if(elected(), "one", single))
 
     def _enter(self, opened: AbstractContextManager[Any]) -> None:
         opened.__enter__()

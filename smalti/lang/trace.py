@@ -60,7 +60,6 @@ class Region:
     parent: Region | None
     kind: str  # body, loop, when, role, one, setup
     threads: Threads
-    entry: Block | None = None  # of a role: instructions before everything else in it
     at_exit: list[Callable[[], None]] = field(default_factory=list)
 
     def loops(self) -> set[int]:
@@ -155,22 +154,15 @@ class Trace:
     def place(self, label: Label) -> None:
         self.builder.place(label)
 
-    def comment(self, text: str) -> None:
-        from smalti.ptx.module import Comment
-
-        self.region.block.statements.append(Comment(text))
-
     # -- regions --
 
     @contextmanager
-    def open(self, kind: str, threads: Threads | None = None, entry: bool = False) -> Iterator[Region]:
+    def open(self, kind: str, threads: Threads | None = None) -> Iterator[Region]:
         """A nested region at the current place."""
         outer = self.region
         with self.builder.block() as block:
             self.region = Region(block, outer, kind, threads or outer.threads)
             try:
-                if entry:
-                    self.region.entry = self.later().block
                 yield self.region
                 for act in self.region.at_exit:
                     act()
@@ -179,12 +171,12 @@ class Trace:
 
     @contextmanager
     def open_if(
-        self, condition: Value, kind: str, threads: Threads | None = None, *, negate: bool = False, entry: bool = False
+        self, condition: Value, kind: str, threads: Threads | None = None, *, negate: bool = False
     ) -> Iterator[Region]:
         """A nested region that the threads enter for which `condition` holds (does not, with `negate`)."""
         skip = self.label()
         self.emit("bra", skip, guard=Guard(self.read(condition), not negate))
-        with self.open(kind, threads, entry) as region:
+        with self.open(kind, threads) as region:
             yield region
         self.place(skip)
 
