@@ -88,7 +88,7 @@ def _cuda(
         else:
             given.append(Scalar(f"u{8 * p.nbytes}", int.from_bytes(p.tobytes(), "little")))
     out, _ = cuda.launch(
-        print_module(module).encode(), Launch(entry, grid, block, cluster, shared, tuple(given), buffers)
+        print_module(module).encode(), Launch(entry, grid, block, tuple(given), buffers, cluster, shared)
     )
     arrays = [(i, p) for i, p in enumerate(params) if isinstance(p, np.ndarray)]
     return [out[f"p{i}"].view(p.dtype).reshape(p.shape) for i, p in arrays]
