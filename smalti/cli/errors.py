@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     index.add_argument("package", help=f"package name, or a preset: {', '.join(PRESETS)}")
     index.add_argument("--source", type=Path, help="folder that holds the package (default: the installed one)")
     index.add_argument("--commit", default="", help="commit that the source is at")
-    index.add_argument("--version", default="", help="version of the source (default: read from its metadata)")
+    index.add_argument("--release", default="", help="version of the source (default: read from its metadata)")
     index.add_argument("--only", action="append", default=[], help="keep the sites of this module prefix (repeatable)")
     index.add_argument("--tests", type=Path, help="folder of upstream tests to read as evidence")
     index.add_argument("-o", "--output", type=Path, help="index file (default: in the data folder)")
@@ -37,7 +37,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     export.add_argument("--index", action="append", type=Path)
     prove = below.add_parser("prove", help="execute triggers in a child process with limits, and record them")
     prove.add_argument("index_file", type=Path, metavar="INDEX")
-    prove.add_argument("--triggers", type=Path, required=True, help="TOML file with the triggers")
+    prove.add_argument(
+        "--triggers", type=Path, help="TOML file with triggers (default: those for JAX's tensor-core layer)"
+    )
     prove.add_argument("--python", default=sys.executable, help="interpreter that has the package")
     prove.add_argument("--seconds", type=int, default=60, help="time limit of one trigger")
     sarif = below.add_parser("sarif", help="rule metadata (SARIF) of Smalti's own codes")
@@ -58,7 +60,7 @@ def _index(args: argparse.Namespace) -> int:
 
     preset = PRESETS.get(args.package, {"package": args.package, "only": (), "reads": ()})
     one = subject(
-        preset["package"], args.source, args.version, args.commit,
+        preset["package"], args.source, args.release, args.commit,
         only=(*preset["only"], *args.only), reads=preset["reads"], tests=args.tests,
     )  # fmt: skip
     from smalti.explain.store import folder

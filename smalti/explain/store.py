@@ -29,7 +29,7 @@ create table site(
 create index site_place on site(path, line);
 create index site_function on site(function);
 create table wording(site text not null, template text not null, bare text not null);
-create index wording_bare on wording(bare);
+create index wording_site on wording(site);
 create table alias(old text primary key, id text not null, reason text not null);
 create virtual table words using fts5(message, function, type, site unindexed, tokenize="unicode61 tokenchars '_'");
 """
@@ -106,16 +106,13 @@ class Store:
         if not chosen:
             return []
         query = " OR ".join(f'message:"{w}"' for w in chosen)
-        sql = (
-            "select w.site, w.template from wording w join (select site, min(rank) as best from (select site, rank "
-            "from words where words match ? order by rank limit ?) group by site) f on f.site = w.site "
-            "order by f.best"
-        )
-        return [(str(a), str(b)) for a, b in self.db.execute(sql, (query, limit))]
-
-    def bare(self, limit: int = 2000) -> list[tuple[str, str]]:
-        """(site, template) of wordings without a word of their own."""
-        return list(self.db.execute("select site, template from wording where bare = '' limit ?", (limit,)))
+        best = self.db.execute("select site from words where words match ? order by rank limit ?", (query, limit))
+        found = []
+        for (site,) in best.fetchall():
+            found += [
+                (str(site), str(t)) for (t,) in self.db.execute("select template from wording where site = ?", (site,))
+            ]
+        return found
 
     def at(self, path_end: str, line: int | None = None, function: str | None = None) -> list[dict[str, Any]]:
         """Sites in the files whose path ends so, in a function (its last name) or on a line."""
@@ -233,6 +230,25 @@ def write(path: Path, meta: dict[str, str], tables: dict[str, Iterable[tuple[Any
     except (OSError, sqlite3.Error) as failed:
         with suppress(OSError):
             aside.unlink()
+        raise error("SML1208", path=str(path), reason=str(failed)) from None
+
+
+def update_executed(path: Path, proofs: dict[str, list[dict[str, Any]]]) -> None:
+    """Record executed triggers on their sites, replacing earlier ones of the same name. Errors: SML1208."""
+    try:
+        with closing(sqlite3.connect(path)) as db:
+            for site, runs in proofs.items():
+                row = db.execute("select facts from site where id = ?", (site,)).fetchone()
+                if row is None:
+                    continue
+                facts = json.loads(zlib.decompress(row[0]))
+                names = {run["trigger"] for run in runs}
+                kept = [run for run in facts.get("executed", []) if run["trigger"] not in names]
+                facts["executed"] = kept + runs
+                data = zlib.compress(json.dumps(facts, separators=(",", ":")).encode(), 6)
+                db.execute("update site set facts = ? where id = ?", (data, site))
+            db.commit()
+    except sqlite3.Error as failed:
         raise error("SML1208", path=str(path), reason=str(failed)) from None
 
 

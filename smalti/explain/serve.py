@@ -1,0 +1,222 @@
+"""The reference over HTTP: the pages of `site` and an API. Loopback by default, no cross-origin access by default.
+
+Needs the extra `explain` (starlette, uvicorn). Reads stores; writes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from typing import Any
+from urllib.parse import parse_qs
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from smalti.errors import SmaltiError
+from smalti.explain import families, openapi, pages, shipped
+from smalti.explain.find import find, page_of
+from smalti.explain.record import Page
+from smalti.explain.site import IDENTIFIER, asset
+from smalti.explain.store import Store
+from smalti.explain.template import words
+
+LARGEST_BODY = 8 << 20
+_SAFE = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'self'; script-src 'self'; form-action 'self'; base-uri 'none'"
+    ),
+}
+
+
+class Reference:
+    """What is served: shipped pages and stores. One lock, since a SQLite connection is used by one thread at a time."""
+
+    def __init__(self, stores: list[Store]) -> None:
+        self.stores = stores
+        self.lock = threading.Lock()
+        self.own = {p.id: p for p in shipped.own_pages()}
+        self.shipped = {**self.own, **{p.id: p for p, _ in shipped.fault_pages()}}
+        self.shipped.update({p.id: p for p in shipped.known_pages()})
+
+    def page(self, identifier: str) -> tuple[Page, list[str]] | None:
+        with self.lock:
+            if identifier in self.shipped:
+                return self.shipped[identifier], []
+            for store in self.stores:
+                if (record := store.row(identifier)) is not None:
+                    return page_of(record, store), store.source(record["path"])
+        return None
+
+    def search(self, query: dict[str, str], limit: int, offset: int) -> list[Page]:
+        package = query.get("package", "")
+        found = [p for p in self.shipped.values() if package in ("", "smalti") and _fits(p, query)]
+        with self.lock:
+            for store in self.stores:
+                if package in ("", store.package):
+                    rows = store.search(
+                        query.get("q", ""), type=query.get("type", ""), family=query.get("family", ""),
+                        function=query.get("function", ""), limit=limit + offset,
+                    )  # fmt: skip
+                    found += [page_of(row, store) for row in rows]
+        return found[offset : offset + limit]
+
+    def families(self) -> dict[str, int]:
+        counts: dict[str, int] = {}
+        for page in self.shipped.values():
+            counts[page.family] = counts.get(page.family, 0) + 1
+        with self.lock:
+            for store in self.stores:
+                for name, count in store.families().items():
+                    counts[name] = counts.get(name, 0) + count
+        return counts
+
+    def match(self, text: str) -> Any:
+        with self.lock:
+            return find(text, self.stores)
+
+
+def _fits(page: Page, query: dict[str, str]) -> bool:
+    if any(query.get(name) and getattr(page, name) != query[name] for name in ("type", "family", "function")):
+        return False
+    text = f"{page.id} {page.type} {page.message} {page.title} {page.meaning}".lower()
+    return all(word in text for word in words(query.get("q", "")))
+
+
+def application(stores: list[Store], allow_origin: str = "") -> Starlette:
+    """The ASGI application over these stores."""
+    reference = Reference(stores)
+
+    def reply(request: Request, body: str, kind: str, status: int = 200) -> Response:
+        tag = '"' + hashlib.sha256(body.encode()).hexdigest()[:32] + '"'
+        headers = {"ETag": tag, "Cache-Control": "no-cache", **_SAFE}
+        if allow_origin:
+            headers["Access-Control-Allow-Origin"] = allow_origin
+        if status == 200 and tag in request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers=headers)
+        return Response(body, status, headers, media_type=kind)
+
+    def as_json(request: Request, data: Any, status: int = 200) -> Response:
+        return reply(request, json.dumps(data), "application/json", status)
+
+    def as_page(request: Request, body: str, status: int = 200) -> Response:
+        return reply(request, body, "text/html; charset=utf-8", status)
+
+    def missing(request: Request) -> Response:
+        return as_page(request, pages.frame("Not found", "<h1>No such page</h1>", "/"), 404)
+
+    async def api_error(request: Request) -> Response:
+        identifier = request.path_params["id"].removesuffix(".json")
+        found = await run_in_threadpool(reference.page, identifier) if IDENTIFIER.match(identifier) else None
+        if found is None:
+            return as_json(request, {"error": "no such id"}, 404)
+        return as_json(request, found[0].as_json())
+
+    async def api_search(request: Request) -> Response:
+        query = {k: v[:2000] for k, v in request.query_params.items()}
+        limit, offset = _number(query, "limit", 50, 200), _number(query, "offset", 0, 100_000)
+        found = await run_in_threadpool(reference.search, query, limit, offset)
+        return as_json(request, {"errors": [p.as_json() for p in found], "limit": limit, "offset": offset})
+
+    async def api_match(request: Request) -> Response:
+        text = await _body(request)
+        if text is None:
+            return as_json(request, {"error": f"more than {LARGEST_BODY} bytes"}, 413)
+        try:
+            answer = await run_in_threadpool(reference.match, text)
+        except SmaltiError as refused:
+            return as_json(request, {"error": str(refused), "code": refused.code}, 404)
+        return as_json(request, answer.as_json())
+
+    async def api_families(request: Request) -> Response:
+        counts = await run_in_threadpool(reference.families)
+        table = {
+            n: {**{k: p[k] for k in ("title", "what", "how", "out")}, "pages": counts.get(n, 0)}
+            for n, p in families.table().items()
+        }
+        return as_json(request, {"families": table})
+
+    async def one_page(request: Request) -> Response:
+        identifier = request.path_params["id"].removesuffix(".html")
+        found = await run_in_threadpool(reference.page, identifier) if IDENTIFIER.match(identifier) else None
+        return missing(request) if found is None else as_page(request, pages.page(*found))
+
+    async def home(request: Request) -> Response:
+        query = {k: v[:2000] for k, v in request.query_params.items()}
+        counts = await run_in_threadpool(reference.families)
+        body = pages.home(counts, sum(counts.values()), served=True)
+        if query.get("q") or query.get("family"):
+            found = await run_in_threadpool(reference.search, query, 100, 0)
+            rows = [(p.id, p.type, p.message or p.title, f"{p.path}:{p.line}" if p.line else p.origin) for p in found]
+            body += f"<h2>{len(rows)} found</h2>" + pages.listing(rows, "")
+        return as_page(request, pages.frame("Error reference", body))
+
+    async def match_page(request: Request) -> Response:
+        text = await _body(request)
+        if text is None:
+            return as_page(request, pages.frame("Too long", "<h1>Too long</h1>"), 413)
+        try:
+            answer = await run_in_threadpool(reference.match, text)
+        except SmaltiError as refused:
+            return as_page(request, pages.frame("Not found", f"<h1>{pages.esc(refused)}</h1>"), 404)
+        return as_page(request, pages.answer(answer))
+
+    async def families_page(request: Request) -> Response:
+        return as_page(request, pages.families_page(await run_in_threadpool(reference.families)))
+
+    async def report(request: Request) -> Response:
+        return as_page(request, pages.frame("Report a wrong page", pages.REPORT))
+
+    async def assets(request: Request) -> Response:
+        kinds = {"style.css": "text/css", "search.js": "text/javascript"}
+        name = request.path_params["name"]
+        return reply(request, asset(name), kinds[name]) if name in kinds else missing(request)
+
+    async def description(request: Request) -> Response:
+        return as_json(request, openapi.document())
+
+    async def unknown(request: Request, failed: Exception) -> Response:
+        return missing(request)
+
+    return Starlette(
+        routes=[
+            Route("/", home), Route("/index.html", home), Route("/errors/{id}", one_page),
+            Route("/match.html", match_page, methods=["POST"]), Route("/families.html", families_page),
+            Route("/report.html", report), Route("/assets/{name}", assets), Route("/api/errors", api_search),
+            Route("/api/errors/{id}", api_error), Route("/api/match", api_match, methods=["POST"]),
+            Route("/api/families", api_families), Route("/api/openapi.json", description),
+            Route("/openapi.json", description),
+        ],
+        exception_handlers={404: unknown},
+    )  # fmt: skip
+
+
+def _number(query: dict[str, str], name: str, default: int, most: int) -> int:
+    text = query.get(name, "")
+    return min(int(text), most) if text.isdigit() and len(text) < 9 else default
+
+
+async def _body(request: Request) -> str | None:
+    """The text that was posted: plain, JSON {text}, or a form; None where it is too long."""
+    data = b""
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > LARGEST_BODY:
+            return None
+    kind = request.headers.get("content-type", "").split(";")[0]
+    text = data.decode("utf-8", errors="replace")
+    if kind == "application/json":
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            return text
+        return str(found.get("text", "")) if isinstance(found, dict) else text
+    if kind == "application/x-www-form-urlencoded":
+        return parse_qs(text, max_num_fields=4).get("text", [""])[0]
+    return text
