@@ -51,6 +51,33 @@ class Agent(Protocol):
     def who(self) -> str: ...
 
 
+class Units:
+    """A segment seen as units of one width: where they are, what must hold for their offsets, and their flags.
+
+    Numbers are 0-d arrays. `data` and `flags` are unsigned integers, or opaque items above 8 bytes, which NumPy moves
+    faster than rows of words.
+    """
+
+    __slots__ = ("data", "flags", "full", "last", "low", "odd", "possible", "shift")
+
+    def __init__(self, segment: Segment, storage: Bytes, flags: Bools | None, width: int) -> None:
+        dtype = UNSIGNED.get(width, f"V{width}")
+        last = segment.size - segment.low - width
+        self.possible = last >= 0  # there is room for one
+        self.last = np.asarray(max(last, 0), np.uint64)  # largest offset from the first legal byte
+        self.low = np.asarray(segment.low, np.int64) if segment.low else None
+        self.odd, self.shift = _ODD[width], _SHIFT[width]
+        self.data: npt.NDArray[Any] = storage.view(dtype)
+        self.flags: npt.NDArray[Any] | None = None if flags is None else flags.view(dtype)
+        self.full = _ALL_DEFINED[width] if width <= 8 else np.ones(width, np.uint8).view(dtype)[0]
+
+    def inside(self, offsets: Offsets) -> bool:
+        """Whether all accesses lie between the bounds."""
+        if self.low is not None:
+            offsets = np.subtract(offsets, self.low)
+        return self.possible and not np.count_nonzero(offsets.view(np.uint64) > self.last)
+
+
 class Segment:
     """A contiguous piece of memory with its own bounds: a buffer, the shared memory of a CTA, parameters.
 
@@ -60,7 +87,7 @@ class Segment:
     """
 
     __slots__ = (
-        "_flag_views", "_flags", "_lead", "_storage", "_views", "address", "data", "defined", "kind", "low", "name",
+        "_flags", "_lead", "_opaque", "_storage", "_units", "address", "data", "defined", "kind", "low", "name",
         "owner", "shadow", "size", "writable",
     )  # fmt: skip
 
@@ -74,27 +101,32 @@ class Segment:
         self.data: Bytes = storage[self._lead :]
         self.defined: Bools | None = None if flags is None else flags[self._lead :]
         self.shadow: Any = None  # belongs to checks
-        self._views: dict[int, npt.NDArray[Any]] = {}
-        self._flag_views: dict[int, npt.NDArray[Any]] = {}
+        self._units: dict[int, Units] = {}
+        self._opaque: dict[bool, npt.NDArray[Any]] = {}
+
+    def units(self, width: int) -> Units:
+        """The segment as units of `width` bytes, a power of two up to 32."""
+        u = self._units.get(width)
+        if u is None:
+            u = self._units[width] = Units(self, self._storage, self._flags, width)
+        return u
 
     def view(self, width: int) -> npt.NDArray[Any]:
         """The storage as unsigned integers of `width` bytes; 16 and 32: rows of 64-bit words."""
-        v = self._views.get(width)
-        if v is None:
-            v = self._views[width] = _units(self._storage, width)
-        return v
+        data = self.units(width).data
+        return data if width <= 8 else data.view(np.uint64).reshape(-1, width // 8)
 
     def opaque(self, flags: bool = False) -> npt.NDArray[Any]:
         """The bytes from offset 0 on as items of 16 bytes (offset / 16), or their flags: for whole-unit copies."""
-        found = self._views.get(-1 - flags)
+        found = self._opaque.get(flags)
         if found is None:
             storage: npt.NDArray[Any] | None = self.defined if flags else self.data
             assert storage is not None
-            found = self._views[-1 - flags] = storage[: len(storage) // 16 * 16].view("V16")
+            found = self._opaque[flags] = storage[: len(storage) // 16 * 16].view("V16")
         return found
 
     def index(self, offsets: Offsets, width: int) -> Offsets:
-        """Where in `view(width)` the units at these byte offsets are."""
+        """Where in `units(width)` those at these byte offsets are."""
         if self._lead:
             offsets = offsets + self._lead
         return offsets >> _SHIFT[width] if width > 1 else offsets
@@ -102,58 +134,64 @@ class Segment:
     # Raw access: bounds are the caller's business (Memory checks them). No hooks.
     def gather(self, offsets: Offsets, width: int, item: int = 0) -> npt.NDArray[Any]:
         """Units of `width` bytes as unsigned integers; as rows of items if `item` (bytes) is given and smaller."""
-        units = self.view(width)[self.index(offsets, width)]
-        return units if item in (0, width) else units.view(UNSIGNED[item]).reshape(len(units), -1)
+        return _items(self.units(width).data[self.index(offsets, width)], width, item)
 
     def undefined_in(self, offsets: Offsets, width: int, item: int = 0) -> Bools | None:
         """Which of the units (or items) have an undefined byte; None if none has."""
-        if self._flags is None:
+        u = self.units(width)
+        if u.flags is None:
             return None
-        flags = self._flag_view(width)[self.index(offsets, width)]
-        if not np.count_nonzero(flags != _ALL_DEFINED[min(width, 8)]):
-            return None
-        item = item or width
-        bad: Bools = np.logical_not(flags.view(np.bool_).reshape(len(flags), -1, item).all(axis=2))
-        return bad[:, 0] if item == width else bad
+        flags = u.flags[self.index(offsets, width)]
+        return None if _all(flags, u) else _bad_items(flags, width, item)
 
     def scatter(self, offsets: Offsets, width: int, values: npt.NDArray[Any], undefined: Bools | None = None) -> None:
         """Write units (one integer each, or a row of items each) and say which units (or items) are undefined."""
-        index = self.index(offsets, width)
+        u, index = self.units(width), self.index(offsets, width)
         if width > 8 or values.ndim > 1:
-            words = np.ascontiguousarray(values).view(UNSIGNED[min(width, 8)])
-            self.view(width)[index] = words if width > 8 else words[:, 0]
+            values = np.ascontiguousarray(values).view(u.data.dtype)[:, 0]
+        u.data[index] = values
+        if u.flags is None:
+            return
+        if undefined is None:
+            u.flags[index] = u.full
         else:
-            self.view(width)[index] = values
-        if self._flags is not None:
-            if undefined is None:
-                self._flag_view(width)[index] = _ALL_DEFINED[min(width, 8)]
-            else:
-                items = np.ascontiguousarray(~undefined.reshape(len(index), -1)).repeat(
-                    width // undefined.reshape(len(index), -1).shape[1], axis=1
-                )
-                words = items.view(UNSIGNED[min(width, 8)])
-                self._flag_view(width)[index] = words if width > 8 else words[:, 0]
-
-    def _flag_view(self, width: int) -> npt.NDArray[Any]:
-        v = self._flag_views.get(width)
-        if v is None:
-            assert self._flags is not None
-            v = self._flag_views[width] = _units(self._flags, width)
-        return v
+            items = np.logical_not(undefined).reshape(len(index), -1)
+            u.flags[index] = items.repeat(width // items.shape[1], axis=1).view(u.data.dtype)[:, 0]
 
     def discard(self, start: int, stop: int) -> None:
         """Forget the values from `start` to `stop` - 1."""
         if self._flags is None:
             self._flags = np.ones(len(self._storage), np.bool_)
             self.defined = self._flags[self._lead :]
+            self._units.clear()
+            self._opaque.clear()
         self._flags[self._lead + start : self._lead + stop] = False
 
     def range_undefined(self, start: int, stop: int) -> bool:
         return self.defined is not None and not self.defined[start:stop].all()
 
 
-def _units(storage: npt.NDArray[Any], width: int) -> npt.NDArray[Any]:
-    return storage.view(UNSIGNED[width]) if width <= 8 else storage.view(np.uint64).reshape(-1, width // 8)
+def _items(units: npt.NDArray[Any], width: int, item: int) -> npt.NDArray[Any]:
+    """Gathered units as unsigned integers, or as rows of items (64-bit words where `item` is not given)."""
+    if width <= 8 and item in (0, width):
+        return units
+    rows: npt.NDArray[Any] = units.view(UNSIGNED[min(item or 8, 8)]).reshape(len(units), -1)
+    return rows
+
+
+def _all(flags: npt.NDArray[Any], u: Units) -> bool:
+    """Whether gathered flags are all set."""
+    if flags.dtype.itemsize > 8:
+        flags = flags.view(np.uint64)
+        return not np.count_nonzero(flags != _ALL_DEFINED[8])
+    return not np.count_nonzero(flags != u.full)
+
+
+def _bad_items(flags: npt.NDArray[Any], width: int, item: int) -> Bools:
+    """Which items have a flag that is not set: one for each unit, or a row."""
+    item = item or width
+    bad: Bools = np.logical_not(flags.view(np.bool_).reshape(len(flags), -1, item).all(axis=2))
+    return bad[:, 0] if item == width else bad
 
 
 def make_segment(
@@ -243,7 +281,7 @@ class Memory:
         return self._generic(agent, cta, a, width)
 
     def _one(self, agent: Agent, segment: Segment, offsets: Offsets, width: int) -> Parts:
-        if not _inside(segment, offsets, width):
+        if not segment.units(width).inside(offsets):
             outside = (offsets < segment.low) | (offsets + width > segment.size)
             bad = int(offsets[np.flatnonzero(outside)[0]])
             raise error(
@@ -256,10 +294,14 @@ class Memory:
         cluster = cta.cluster
         if len(cluster.ctas) == 1:
             return self._one(agent, cta.shared, a, width)
+        first = a.item(0) >> 24
+        segment = self._shared_of(agent, cta, space, first, a.item(0))
+        offsets = a - (first << 24)
+        if segment.units(width).inside(offsets):
+            return [(segment, offsets, None)]
         ranks = a >> 24
-        first = int(ranks[0])
         if (ranks == first).all():
-            return self._one(agent, self._shared_of(agent, cta, space, first, int(a[0])), a & 0xFFFFFF, width)
+            return self._one(agent, segment, offsets, width)
         out: Parts = []
         for rank in np.unique(ranks):
             which = np.flatnonzero(ranks == rank)
@@ -276,10 +318,10 @@ class Memory:
         return cta.cluster.ctas[rank].shared
 
     def _global(self, agent: Agent, a: Offsets, width: int) -> Parts:
-        segment = self.find(int(a[0]))
+        segment = self.find(a.item(0))
         if segment is not None:
             offsets = a - segment.address
-            if _inside(segment, offsets, width):
+            if segment.units(width).inside(offsets):
                 return [(segment, offsets, None)]
         # Several buffers, or an address outside of all: find out which.
         out: Parts = []
@@ -309,6 +351,33 @@ class Memory:
                 out.append((segment, offsets, which if inner is None else which[inner]))
         return out
 
+    def _direct(
+        self, cta: CTA, space: str, a: npt.NDArray[Any], width: int
+    ) -> tuple[Segment, Offsets, Units, Offsets] | None:
+        """The usual case of `resolve`, fast: all addresses in one buffer or in the own shared memory, and legal.
+
+        Segment, byte offsets, units and their numbers; None if it is another case, or wrong.
+        """
+        if not a.size or a.dtype != np.int64:
+            return None
+        if space == "global":
+            i = bisect.bisect_right(self._starts, a.item(0)) - 1
+            if i < 0:
+                return None
+            segment = self._segments[i]
+            offsets = a - segment.address
+            if segment.address % UNIT:
+                return None
+        elif space.startswith("shared") and a.item(0) >> 24 == cta.rank:
+            segment = cta.shared
+            offsets = a - (cta.rank << 24) if cta.rank else a
+        else:
+            return None
+        u = segment.units(width)
+        if not u.inside(offsets) or (width > 1 and np.count_nonzero(offsets & u.odd)):
+            return None
+        return segment, offsets, u, offsets >> u.shift
+
     # -- access -----------------------------------------------------------------------------------------
 
     def load(
@@ -321,11 +390,15 @@ class Memory:
         that make the accesses (None for an asynchronous operation). `order` is weak, or a strong access: relaxed
         acquire release acq_rel sc volatile (mmio counts as volatile).
         """
-        parts = self.resolve(agent, cta, space, addresses, width)
-        if len(parts) == 1:
-            segment, offsets, _ = parts[0]
+        found = self._direct(cta, space, addresses, width)
+        if found is not None:
+            segment, offsets, u, index = found
             self.checks.read(agent, segment, offsets, width, lanes, order)
-            return segment.gather(offsets, width, item), segment.undefined_in(offsets, width, item)
+            values = _items(u.data[index], width, item)
+            if u.flags is None or _all(flags := u.flags[index], u):
+                return values, None
+            return values, _bad_items(flags, width, item)
+        parts = self.resolve(agent, cta, space, addresses, width)
         out, shape = _results(len(addresses), width, item)
         undefined: Bools | None = None
         for segment, offsets, which in parts:
@@ -348,6 +421,20 @@ class Memory:
         An undefined value may go to shared or local memory, not to global memory.
         Errors: as resolve; SML0807 read-only memory; SML0808 an undefined value stored where others see it.
         """
+        found = self._direct(cta, space, addresses, width)
+        if found is not None:
+            segment, offsets, u, index = found
+            if undefined is None and segment.writable:
+                self.checks.write(agent, segment, offsets, width, lanes, order, values)
+                if width > 8 or values.ndim > 1:
+                    values = np.ascontiguousarray(values).view(u.data.dtype)[:, 0]
+                u.data[index] = values
+                if u.flags is not None:
+                    u.flags[index] = u.full
+                self.version += 1
+            else:
+                self.store_segment(agent, segment, offsets, width, values, lanes, undefined, order)
+            return
         for segment, offsets, which in self.resolve(agent, cta, space, addresses, width):
             lane = lanes[which] if lanes is not None and which is not None else lanes
             value = values if which is None else values[which]
@@ -428,13 +515,6 @@ def _results(n: int, width: int, item: int) -> tuple[npt.NDArray[Any], tuple[int
     word = min(item, 8)
     values = np.zeros((n, width // word) if word < width else n, UNSIGNED[word])
     return values, ((n, width // item) if item < width else (n,))
-
-
-def _inside(segment: Segment, offsets: Offsets, width: int) -> bool:
-    last = segment.size - segment.low - width
-    if segment.low:
-        offsets = offsets - segment.low
-    return last >= 0 and not np.count_nonzero(offsets.view(np.uint64) > np.uint64(last))
 
 
 def _describe(agent: Agent, segment: Segment, offset: int) -> str:

@@ -71,7 +71,30 @@ _MODES = {
 }
 
 
-def permute(a: Array, b: Array, selector: int | Array, mode: str) -> Array:
+def byte_runs(selector: int) -> list[tuple[bool, int, int]]:
+    """A constant selector of prmt as pieces: (from b, shift to the left, mask after it), neighbouring bytes joined."""
+    runs: list[list[int]] = []  # source byte, target byte, length
+    for at in range(4):
+        byte = selector >> 4 * at & 7
+        if runs and byte == runs[-1][0] + runs[-1][2] and byte != 4:
+            runs[-1][2] += 1
+        else:
+            runs.append([byte, at, 1])
+    return [(byte >= 4, 8 * (at - (byte & 3)), ((1 << 8 * n) - 1) << 8 * at) for byte, at, n in runs]
+
+
+def put_together(a: Array, b: Array, pieces: list[tuple[bool, int, int]]) -> Array:
+    out: Array = None
+    for of_b, shift, mask in pieces:
+        x = b if of_b else a
+        if shift:
+            x = x << np.uint32(shift) if shift > 0 else x >> np.uint32(-shift)
+        x = x & np.uint32(mask)
+        out = x if out is None else out | x
+    return out
+
+
+def permute(a: Array, b: Array, selector: Array, mode: str) -> Array:
     """prmt: picks four of the eight bytes of b:a; bit 3 of a selector replicates the byte's sign instead."""
     n = len(a)
     source = np.concatenate([a.view(np.uint8).reshape(n, 4), b.view(np.uint8).reshape(n, 4)], axis=1)
@@ -79,12 +102,6 @@ def permute(a: Array, b: Array, selector: int | Array, mode: str) -> Array:
         table = np.array(_MODES[mode], np.intp)
         choice = table[np.broadcast_to(np.asarray(selector), n) & 3]
         picked = np.take_along_axis(source, choice, axis=1)
-    elif isinstance(selector, int):
-        nibbles = [selector >> 4 * i & 15 for i in range(4)]
-        picked = source[:, [x & 7 for x in nibbles]]
-        for i, x in enumerate(nibbles):
-            if x & 8:
-                picked[:, i] = np.where(picked[:, i] & 0x80, 0xFF, 0)
     else:
         nibble = (selector[:, None] >> np.arange(0, 16, 4, dtype=np.uint32)) & np.uint32(15)
         picked = np.take_along_axis(source, (nibble & np.uint32(7)).astype(np.intp), axis=1)

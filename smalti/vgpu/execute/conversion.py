@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from smalti.numerics.convert import cvt, encode
@@ -158,15 +159,27 @@ def pack(context: Context, step: Step) -> Operation:
     form = step.form
     to, of = _element(form.get("dtype")), _element(form.get("atype"))
     rounding, flags = form.get("rnd") or "rn", _flags(step)
-    if to == "f16" and of == "f32" and rounding == "rn" and not any(flags.values()):
-        return _packing(context, step, lambda words, i: _to_f16(words))
+    if to in ("f16", "bf16") and of == "f32" and rounding == "rn" and not any(flags.values()):
+        return _two_halves(context, step, np.dtype(np.float16 if to == "f16" else ml_dtypes.bfloat16))
     return _packing(context, step, lambda words, i: cvt(to, of, words, rounding, **flags))
 
 
-def _to_f16(words: Array) -> Array:
-    values = words.view(np.float32).astype(np.float16)
-    bad = np.isnan(values)
-    return np.where(bad, np.uint16(NAN["f16"]), values.view(np.uint16))
+def _two_halves(context: Context, step: Step, half: Any) -> Operation:
+    """Two f32 to nearest by NumPy's cast, a in the upper half; NaN results are made canonical."""
+    o = context.bind(step)
+    d = context.number(o["d"])
+    sources = [context.source(o[k], "f32") for k in "ba"]
+
+    def run(g: Gang) -> None:
+        both = np.empty((g.width, 2), np.uint16)
+        for i, s in enumerate(sources):
+            row = spread(s(g), g)
+            both[:, i] = row.astype(half).view(np.uint16)
+            if not row.dot(row) >= 0:
+                np.copyto(both[:, i], NAN["f16"], where=np.isnan(row))
+        write(g, 0, d, both.view(np.uint32)[:, 0])
+
+    return run
 
 
 @executor("cvt.unpack8")

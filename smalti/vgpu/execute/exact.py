@@ -63,6 +63,11 @@ def rounded(values: Array, base: str, rounding: str, sat: bool = False, relu: bo
     if base == "f64":
         words = values.view(np.uint64)
         return np.where(is_nan(words, base), np.uint64(NAN[base]), words)
+    if rounding == "rn" and not (sat or relu) and base in ("f32", "f16"):
+        row = values.astype(np.float32 if base == "f32" else np.float16)
+        words = row.view(WORD[base])
+        bad = np.isnan(row)
+        return np.where(bad, WORD[base](NAN[base]), words) if np.count_nonzero(bad) else words
     return encode(values, base, rounding, sat=sat, relu=relu, satfinite=False)
 
 

@@ -36,8 +36,9 @@ def elementwise(
     width = UNSIGNED[type_bits(out_type)]
 
     def apply(*given: Array) -> Array:
-        count = max(np.size(x) for x in given)
-        words = [ex.elements(np.broadcast_to(x, count), t) for x, t in zip(given, types, strict=True)]
+        if any(not x.ndim for x in given):
+            given = tuple(np.broadcast_arrays(*given)) if any(x.ndim for x in given) else given
+        words = [ex.elements(x, t) for x, t in zip(given, types, strict=True)]
         return np.ascontiguousarray(function(*words)).view(width)
 
     return general(context, out, _bits(out_type), apply, operands, [_bits(t) for t in types])
@@ -153,8 +154,11 @@ def fma(context: Context, step: Step) -> Operation:
     atype = step.form.get("atype") or how.type
     types = [atype, atype, how.type]
     bases = [ex.base_of(t) for t in types]
-    if how.type in ("f32", "f32x2") and atype == how.type and how.rounding == "rn" and not how.sat:
-        return elementwise(context, o["d"], how.type, _fma32_ftz if how.ftz else fma32, [o["a"], o["b"], o["c"]], types)
+    operands = [o["a"], o["b"], o["c"]]
+    if how.base == "f32" and atype == how.type and how.rounding == "rn" and not how.sat:
+        if how.type == "f32" and not how.ftz:
+            return _fma32(context, o["d"], operands)
+        return elementwise(context, o["d"], how.type, _fma32_words(how.ftz), operands, types)
 
     def function(*words: Array) -> Array:
         result = how.output(_combine("fma", how, how.inputs(words, bases)))
@@ -163,33 +167,48 @@ def fma(context: Context, step: Step) -> Operation:
             result = np.where(missing, result.dtype.type(0), result)
         return result
 
-    return elementwise(context, o["d"], how.type, function, [o["a"], o["b"], o["c"]], types)
+    return elementwise(context, o["d"], how.type, function, operands, types)
 
 
 _TIE = np.asarray(0x1FFFFFFF, np.uint64)
 _HALF = np.asarray(0x10000000, np.uint64)
-_TINY = np.asarray(2.0**-126)
+_EXPONENT = np.asarray(0x7F800000, np.uint32)
+_NAN32 = np.uint32(ex.NAN["f32"])
 
 
 def fma32(a: Array, b: Array, c: Array) -> Array:
-    """f32 fma to nearest. Rounding twice, to f64 first, is wrong only near ties of f32 and below its normal numbers:
-    only then the exact way is taken."""
-    x, y, z = (w.view(np.float32) for w in (a, b, c))
-    p = np.multiply(x, y, dtype=np.float64)
-    s = p + z
-    bits = s.view(np.uint64)
-    if np.count_nonzero((bits & _TIE) == _HALF) or np.count_nonzero(np.abs(s) < _TINY):
-        s = ex.add(p, z.astype(np.float64))
-        return ex.rounded(s, "f32", "rn")
-    row = s.astype(np.float32)
-    out: Array = row.view(np.uint32)
+    """f32 fma to nearest, of f32 arrays. Rounding twice, to f64 first, is wrong only near ties of f32 and below its
+    normal numbers: only then the exact way is taken."""
+    c = c.astype(np.float64)
+    p = np.multiply(a.astype(np.float64), b.astype(np.float64))
+    s = p + c
+    row: Array = s.astype(np.float32)
+    tie = np.count_nonzero((s.view(np.uint64) & _TIE) == _HALF)
+    if tie or np.count_nonzero(row.view(np.uint32) & _EXPONENT) < row.size:
+        row = ex.add(p, c).astype(np.float32)
     if not row.dot(row) >= 0:
-        out = np.where(np.isnan(row), np.uint32(ex.NAN["f32"]), out)
-    return out
+        row = np.where(np.isnan(row), _NAN32.view(np.float32), row)
+    return row
 
 
-def _fma32_ftz(a: Array, b: Array, c: Array) -> Array:
-    return ex.flushed(fma32(*(ex.flushed(w, "f32") for w in (a, b, c))), "f32")
+def _fma32(context: Context, out: Operand, operands: Sequence[Operand]) -> Operation:
+    d = context.number(out)
+    a, b, c = (context.source(o, "f32") for o in operands)
+
+    def run(g: Gang) -> None:
+        x, y, z = a(g), b(g), c(g)
+        write(g, FLOAT_VIEW, d, fma32(spread(x, g), y, z))
+
+    return run
+
+
+def _fma32_words(ftz: bool) -> Words:
+    def function(*words: Array) -> Array:
+        given = [ex.flushed(w, "f32") if ftz else w for w in words]
+        out = fma32(*(w.view(np.float32) for w in given)).view(np.uint32)
+        return ex.flushed(out, "f32") if ftz else out
+
+    return function
 
 
 # -- division and functions --------------------------------------------------------------------------------

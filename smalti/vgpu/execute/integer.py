@@ -12,9 +12,11 @@ from smalti.vgpu.execute import SIGNED, UNSIGNED, Context, Operation, executor
 from smalti.vgpu.execute.bits import (
     bit_length,
     bit_reverse,
+    byte_runs,
     multiply_high,
     permute,
     popcount,
+    put_together,
     shift_left,
     shift_right,
 )
@@ -22,6 +24,7 @@ from smalti.vgpu.execute.lanes import (
     destination,
     direct,
     general,
+    multiply_add,
     rows,
     taint,
     tainted,
@@ -33,11 +36,10 @@ from smalti.vgpu.warp import Bools, Gang, Row
 Array = Any
 
 
-def _three(context: Context, step: Step, function: Callable[..., Array], wide: bool = False) -> Operation:
-    """d = function(a, b, c), all of the instruction's type (d and c of twice the width)."""
+def _three(context: Context, step: Step, function: Callable[..., Array]) -> Operation:
+    """d = function(a, b, c), all of the instruction's type."""
     o, t = context.bind(step), step.form.get("type")
-    w = f"{t[0]}{2 * int(t[1:])}" if wide else t
-    return general(context, o["d"], w, function, [o["a"], o["b"], o["c"]], [t, t, w])
+    return general(context, o["d"], t, function, [o["a"], o["b"], o["c"]], [t, t, t])
 
 
 # -- packed types ------------------------------------------------------------------------------------------
@@ -151,11 +153,6 @@ def mad_with_carry(context: Context, step: Step) -> Operation:
 # -- multiplication ----------------------------------------------------------------------------------------
 
 
-def _product(step: Step) -> Callable[[Array, Array], Array]:
-    """The half of the product that the instruction takes."""
-    return multiply_high if step.form.get("half") == "hi" else np.multiply
-
-
 @executor("mul.int")
 def mul(context: Context, step: Step) -> Operation:
     o, t = context.bind(step), step.form.get("type")
@@ -165,28 +162,18 @@ def mul(context: Context, step: Step) -> Operation:
     return general(context, o["d"], t, multiply_high, [o["a"], o["b"]], [t, t])
 
 
-def _widened(dtype: Any) -> Any:
-    return (SIGNED if np.issubdtype(dtype, np.signedinteger) else UNSIGNED)[16 * np.dtype(dtype).itemsize]
-
-
-@executor("mul.wide")
-def mul_wide(context: Context, step: Step) -> Operation:
+@executor("mul.wide", "mad.wide")
+def multiply_wide(context: Context, step: Step) -> Operation:
     o, t = context.bind(step), step.form.get("type")
-    wide = f"{t[0]}{2 * int(t[1:])}"
-    return general(
-        context, o["d"], wide, lambda a, b: np.multiply(a, b, dtype=_widened(a.dtype)), [o["a"], o["b"]], [t, t]
-    )
+    return multiply_add(context, o["d"], [o[k] for k in "abc" if k in o], t, f"{t[0]}{2 * int(t[1:])}")
 
 
 @executor("mad.int")
 def mad(context: Context, step: Step) -> Operation:
-    product = _product(step)
-    return _three(context, step, lambda a, b, c: product(a, b) + c)
-
-
-@executor("mad.wide")
-def mad_wide(context: Context, step: Step) -> Operation:
-    return _three(context, step, lambda a, b, c: np.multiply(a, b, dtype=_widened(a.dtype)) + c, wide=True)
+    o, t = context.bind(step), step.form.get("type")
+    if step.form.get("half") == "lo":
+        return multiply_add(context, o["d"], [o["a"], o["b"], o["c"]], "u" + t[1:])
+    return _three(context, step, lambda a, b, c: multiply_high(a, b) + c)
 
 
 @executor("mad.sat")
@@ -453,20 +440,51 @@ def invert(context: Context, step: Step) -> Operation:
     return general(context, o["d"], t, lambda a: np.equal(a, 0), [o["a"]], [t])
 
 
-def lookup(table: int, a: Array, b: Array, c: Array) -> Array:
-    """The bitwise function of three words whose value for bits a, b, c is bit 4a + 2b + c of `table`."""
-    result = np.zeros(np.broadcast(a, b, c).shape, np.uint32)
-    for i in range(8):
-        if table >> i & 1:
-            result |= (a if i & 4 else ~a) & (b if i & 2 else ~b) & (c if i & 1 else ~c)
-    return result
+Bitwise = Callable[[Array, Array, Array], Array]
+
+
+def of_two(table: int) -> Callable[[Array, Array], Array]:
+    """The bitwise function of two words whose value for bits a, b is bit 2a + b of `table` (not a constant one)."""
+    simple: dict[int, Callable[[Array, Array], Array]] = {
+        0xC: lambda a, b: a, 0xA: lambda a, b: b, 0x3: lambda a, b: ~a, 0x5: lambda a, b: ~b,
+        0x8: np.bitwise_and, 0xE: np.bitwise_or, 0x6: np.bitwise_xor, 0x9: lambda a, b: ~(a ^ b),
+        0x7: lambda a, b: ~(a & b), 0x1: lambda a, b: ~(a | b), 0x4: lambda a, b: a & ~b, 0x2: lambda a, b: b & ~a,
+        0xD: lambda a, b: a | ~b, 0xB: lambda a, b: b | ~a,
+    }  # fmt: skip
+    return simple[table]
+
+
+def lookup(table: int) -> Bitwise:
+    """The bitwise function of three words whose value for bits a, b, c is bit 4a + 2b + c of `table`: what b and c make
+    of a one bit of a, and of a zero bit, put together."""
+    one, zero = table >> 4, table & 15
+
+    def inner(half: int) -> Callable[[Array, Array], Array]:
+        if half in (0, 15):
+            return lambda b, c: np.zeros_like(b) if half == 0 else ~np.zeros_like(b)
+        return of_two(half)
+
+    if one == zero:
+        f = inner(one)
+        return lambda a, b, c: f(b, c) + np.zeros_like(a)
+    if one == 15 - zero:
+        f = inner(zero)
+        return lambda a, b, c: a ^ f(b, c)
+    if zero == 0 or one == 15:
+        f, put = (inner(one), np.bitwise_and) if zero == 0 else (inner(zero), np.bitwise_or)
+        return lambda a, b, c: put(a, f(b, c))
+    if zero == 15 or one == 0:
+        f, put = (inner(one), np.bitwise_or) if zero == 15 else (inner(zero), np.bitwise_and)
+        return lambda a, b, c: put(~a, f(b, c))
+    f, h = inner(one), inner(zero)
+    return lambda a, b, c: (a & f(b, c)) | (~a & h(b, c))
 
 
 @executor("lop3", "lop3.pred")
 def logic3(context: Context, step: Step) -> Operation:
     o = context.bind(step)
     assert isinstance(o["lut"], Immediate)
-    table = o["lut"].value
+    function = lookup(o["lut"].value & 0xFF)
     sources = [context.source(o[k], "u32") for k in "abc"]
     d = destination(context, o["d"])
     p = destination(context, o["p"]) if "p" in o else None
@@ -474,7 +492,7 @@ def logic3(context: Context, step: Step) -> Operation:
     q = context.source(o["q"], "pred") if "q" in o else None
 
     def run(g: Gang) -> None:
-        value = lookup(table, *(s(g) for s in sources))
+        value = function(*(s(g) for s in sources))
         predicate = combine(value != 0, q(g)) if q is not None else None
         if d is not None:
             write(g, 0, d, value)
@@ -522,11 +540,13 @@ def prmt(context: Context, step: Step) -> Operation:
     o, mode = context.bind(step), step.form.get("mode")
     sources = [context.source(o[k], "u32") for k in "abc"]
     d = context.number(o["d"])
-    constant = o["c"].value & 0xFFFFFFFF if isinstance(o["c"], Immediate) else None
+    if isinstance(o["c"], Immediate) and not mode and not o["c"].value & 0x8888:
+        pieces = byte_runs(o["c"].value)
+        return general(context, o["d"], "u32", lambda a, b: put_together(a, b, pieces), [o["a"], o["b"]], ["u32"] * 2)
 
     def run(g: Gang) -> None:
         a, b, c = rows(g, sources)
-        write(g, 0, d, permute(a, b, constant if constant is not None else c, mode))
+        write(g, 0, d, permute(a, b, c, mode))
 
     return run
 
@@ -628,7 +648,12 @@ def select(context: Context, step: Step) -> Operation:
     condition = context.number(getattr(o["c"], "register", o["c"])) if not isinstance(o["c"], Immediate) else None
 
     def fast(g: Gang) -> None:
-        write(g, 0, d, np.where(choose(g), a(g), b(g)))
+        if g.mask is None and d not in numbers[:1] and not sign and not flush:
+            row = g.bank.u[d]
+            row[...] = b(g)
+            np.copyto(row, a(g), where=value(g))
+        else:
+            write(g, 0, d, np.where(choose(g), a(g), b(g)))
 
     def flags(g: Gang) -> Bools | None:
         parts = [None if n is None else g.undefined(n) for n in numbers]

@@ -60,6 +60,36 @@ def direct(
     return _two(d, into, function, context.source(operands[0], type_), context.source(operands[1], type_))
 
 
+def multiply_add(context: Context, out: Operand, operands: Sequence[Operand], type_: str, wide: str = "") -> Operation:
+    """d = a * b + c modulo the width of `type_`, or with a and b widened to `wide`, the type of d and c."""
+    d = context.number(out)
+    into, dtype = view_of(wide or type_), np.dtype(_DTYPES[wide or type_])
+    x, y = (context.source(o, type_) for o in operands[:2])
+    z = context.source(operands[2], wide or type_) if len(operands) > 2 else None
+    constant = constant_of(context, operands[1], type_)
+    if wide and constant is not None:
+        factor = constant.astype(dtype)
+        y = lambda g: factor  # noqa: E731
+
+    def run(g: Gang) -> None:
+        a, b = x(g), y(g)
+        if wide:
+            a, b = a.astype(dtype), b if b.dtype == dtype else b.astype(dtype)
+        row = g.bank.views[into][d]
+        if g.mask is not None:
+            product = np.multiply(a, b)
+            np.copyto(row, product if z is None else np.add(product, z(g)), where=g.mask)
+        elif z is None:
+            np.multiply(a, b, out=row)
+        else:
+            np.add(np.multiply(a, b), z(g), out=row)
+
+    return run
+
+
+_DTYPES = {f"{k}{b}": f"{'u' if k == 'u' else ''}int{b}" for k in "us" for b in (16, 32, 64)}
+
+
 def constant_of(context: Context, operand: Operand, type_: str) -> Any:
     """The value of an immediate as a 0-d array; None for anything else."""
     return np.asarray(context.constant(operand, type_)) if isinstance(operand, Immediate) else None

@@ -228,17 +228,23 @@ def elect(context: Context, step: Step) -> Operation:
     members = context.source(bound["mask"], "u32")
 
     def run(g: Gang) -> None:
+        if g.mask is None and not np.ndim(members(g)):  # whole warps and one mask for all: lane 0
+            put(g, np.uint32(0), (g.cta.thread_numbers[g.lo : g.hi] & 31) == 0)
+            return
         for lanes in groups(g, members(g)):
             leader = lanes.reshape(-1, WARP).argmax(axis=1).astype(np.uint32)
-            mask, g.mask = g.mask, lanes if g.mask is not None or not lanes.all() else None
+            mask, g.mask = g.mask, None if lanes.all() else lanes
             try:
-                for n, row in ((d, leader.repeat(WARP)), (p, (leader[:, None] == LANES).ravel())):
-                    if n is not None:
-                        write(g, 0, n, row)
-                        if g.slow:
-                            g.set_undefined(n, None)
+                put(g, leader.repeat(WARP), (leader[:, None] == LANES).ravel())
             finally:
                 g.mask = mask
+
+    def put(g: Gang, leader: Any, elected: Row) -> None:
+        for n, row in ((d, leader), (p, elected)):
+            if n is not None:
+                write(g, 0, n, row)
+                if g.slow:
+                    g.set_undefined(n, None)
 
     return together(context, step, run)
 
