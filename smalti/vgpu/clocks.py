@@ -1,34 +1,44 @@
 """What an agent knows to have happened: vector clocks with one view per proxy.
 
-Agents are warps (by index in their cluster) and asynchronous operations (by serial number in their cluster).
-`warps`   generic accesses of each warp that are ordered before.
-`fenced`  those that a proxy fence has also made visible to the async proxy.
-`ops`     asynchronous operations known to be complete (a bit set).
-`tensor`  tensor-memory operations that later tcgen05 instructions are ordered after (a bit set).
-`foreign` what is known of other clusters: {cluster: Clock}; only ever filled through global memory.
+Agents are warps (by index in their cluster) and asynchronous operations (by serial number in their cluster, a bit of
+the bit sets below).
+
+`warps`       generic accesses of each warp that are ordered before.
+`fenced`      those that a proxy fence has also made visible to the async proxy.
+`ops`         asynchronous operations known to be complete.
+`fenced_ops`  those of them in the generic proxy (cp.async) that a proxy fence has made visible to the async proxy.
+`published`   tensor-memory operations that a tcgen05.fence::before_thread_sync or a commit has ordered before.
+`tensor`      those that later tcgen05 instructions of the warp follow; nobody else learns this, not even by a barrier.
+`foreign`     what is known of other clusters: {cluster: Clock}; only ever filled through global memory.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
 import numpy as np
 import numpy.typing as npt
 
+if TYPE_CHECKING:
+    from smalti.vgpu.warp import Warp
+
 
 class Clock:
-    __slots__ = ("fenced", "foreign", "ops", "tensor", "warps")
+    __slots__ = ("fenced", "fenced_ops", "foreign", "ops", "published", "tensor", "warps")
 
     def __init__(self, warps: int) -> None:
         self.warps: npt.NDArray[np.int32] = np.zeros(warps, np.int32)
         self.fenced: npt.NDArray[np.int32] = np.zeros(warps, np.int32)
-        self.ops = 0
-        self.tensor = 0
+        self.ops = self.fenced_ops = self.published = self.tensor = 0
         self.foreign: dict[int, Clock] | None = None
 
     def copy(self) -> Clock:
         new = Clock.__new__(Clock)
         new.warps = self.warps.copy()
         new.fenced = self.fenced.copy()
-        new.ops, new.tensor = self.ops, self.tensor
+        new.ops, new.fenced_ops = self.ops, self.fenced_ops
+        new.published, new.tensor = self.published, self.tensor
         new.foreign = dict(self.foreign) if self.foreign else None
         return new
 
@@ -37,21 +47,43 @@ class Clock:
         np.maximum(self.warps, other.warps, out=self.warps)
         np.maximum(self.fenced, other.fenced, out=self.fenced)
         self.ops |= other.ops
-        self.tensor |= other.tensor
+        self.fenced_ops |= other.fenced_ops
+        self.published |= other.published
         if other.foreign:
-            mine = self.foreign = self.foreign or {}
-            for cluster, clock in other.foreign.items():
-                if cluster in mine:
-                    merged = mine[cluster].copy()
-                    merged.join(clock)
-                    mine[cluster] = merged
-                else:
-                    mine[cluster] = clock
+            self.learn(other.foreign)
+
+    def learn(self, clusters: dict[int, Clock]) -> None:
+        """Learn what is known of other clusters."""
+        mine = self.foreign = self.foreign or {}
+        for cluster, clock in clusters.items():
+            if cluster in mine:
+                merged = mine[cluster].copy()
+                merged.join(clock)
+                mine[cluster] = merged
+            else:
+                mine[cluster] = clock
 
     def fence_async(self) -> None:
         """`fence.proxy.async`: what is known of generic accesses becomes visible to the async proxy."""
         np.maximum(self.fenced, self.warps, out=self.fenced)
+        self.fenced_ops |= self.ops
 
     def fence_tensor(self) -> None:
-        """`tcgen05.fence::after_thread_sync`: later tcgen05 operations follow all that is known complete."""
-        self.tensor |= self.ops
+        """`tcgen05.fence::after_thread_sync`: later tcgen05 operations follow all that has been published."""
+        self.tensor |= self.published
+
+
+def common(warps: Sequence[Warp]) -> Clock:
+    """What every one of the warps knows: the clock of work that they issue together."""
+    clock = warps[0].clock.copy()
+    for other in warps[1:]:
+        its = other.clock
+        np.minimum(clock.warps, its.warps, out=clock.warps)
+        np.minimum(clock.fenced, its.fenced, out=clock.fenced)
+        clock.ops &= its.ops
+        clock.fenced_ops &= its.fenced_ops
+        clock.published &= its.published
+        clock.tensor &= its.tensor
+        if clock.foreign:
+            clock.foreign = {c: k for c, k in clock.foreign.items() if its.foreign and its.foreign.get(c) is k} or None
+    return clock

@@ -8,13 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from smalti.errors import Loc, SmaltiError, error
-from smalti.vgpu.checks import exits, flags, races, registers, tensor
+from smalti.errors import SmaltiError
+from smalti.vgpu.checks import exits, fences, flags, races, registers, tensor
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from smalti.vgpu.clocks import Clock
+    from smalti.vgpu.engines.tensor_cells import Block
+    from smalti.vgpu.engines.tensor_memory import TensorMemory
     from smalti.vgpu.machine import CTA, Cluster, Machine
     from smalti.vgpu.memory import Segment
     from smalti.vgpu.program import Step
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
     Offsets = npt.NDArray[np.int64]
     Lanes = npt.NDArray[np.intp] | None
+    Blocks = tuple[Block, ...]
 
 
 @dataclass
@@ -35,23 +39,25 @@ class Checks:
 
     def attach(self, machine: Machine) -> None:
         self.machine = machine
-        self.races = races.Races(self.report)
+        self.races = races.Races(self.report, self.strict)
         self.order = tensor.TensorOrder(self.report, self.strict)
-        self.flags = flags.Flags()
         self._seen: set[Any] = set()
+        self._installed = False
 
-    def report(self, code: str, at: Loc | None, **params: Any) -> None:
+    def report(self, found: SmaltiError) -> None:
         """Raise the error, or note it once for each code and pair of lines."""
-        found = error(code, at=at, **params)
         if not self.collect:
             raise found
-        key = (code, at, params.get("other_line"))
+        key = (found.code, found.location, found.params.get("other_line"))
         if key not in self._seen:
             self._seen.add(key)
             self.reports.append(found)
 
     def start(self, cluster: Cluster) -> None:
-        """A cluster begins; nothing to do until it touches memory."""
+        """A cluster begins."""
+        if not self._installed:
+            self._installed = True
+            fences.install(self.machine, self.report)
 
     def end(self, cluster: Cluster) -> None:
         self.races.forget(cluster)
@@ -69,25 +75,27 @@ class Checks:
         if not races.tracked(segment):
             return
         strong = order != "weak"
-        self.races.access(agent, segment, offsets, width, lanes, writes=False, strong=strong)
         if strong and lanes is not None:
-            self.flags.observed(agent, segment, offsets, order)
+            flags.observed(agent, races.shadow_of(segment), offsets, lanes, order)
+        self.races.access(agent, segment, offsets, width, lanes, writes=False, strong=strong)
 
-    def write(self, agent: Any, segment: Segment, offsets: Offsets, width: int, lanes: Lanes, order: str) -> None:
+    def write(
+        self, agent: Any, segment: Segment, offsets: Offsets, width: int, lanes: Lanes, order: str, values: Any = None
+    ) -> None:
         if not races.tracked(segment):
             return
         strong = order != "weak"
-        self.races.access(agent, segment, offsets, width, lanes, writes=True, strong=strong)
+        self.races.access(agent, segment, offsets, width, lanes, writes=True, strong=strong, values=values)
         if strong and lanes is not None:
-            self.flags.published(agent, segment, offsets, order)
+            flags.published(agent, races.shadow_of(segment), offsets, lanes, order)
 
     def read_range(self, agent: Any, segment: Segment, start: int, stop: int) -> None:
         if races.tracked(segment):
-            self.races.span(agent, segment, slice(start, stop), writes=False)
+            self.races.span(agent, segment, start, stop, writes=False)
 
     def write_range(self, agent: Any, segment: Segment, start: int, stop: int) -> None:
         if races.tracked(segment):
-            self.races.span(agent, segment, slice(start, stop), writes=True)
+            self.races.span(agent, segment, start, stop, writes=True)
 
     def read_units(self, agent: Any, segment: Segment, units: Offsets) -> None:
         if races.tracked(segment):
@@ -97,14 +105,11 @@ class Checks:
         if races.tracked(segment):
             self.races.units(agent, segment, units, writes=True)
 
-    def tensor(self, agent: Any, segment: Segment, cells: Offsets, writes: bool) -> None:
-        self.order.touch(agent, segment, cells, writes)
+    def tensor(self, agent: Any, clock: Clock, memory: TensorMemory, blocks: Blocks, writes: bool) -> None:
+        self.order.touch(agent, clock, memory, blocks, writes)
 
-    def tensor_freed(self, agent: Any, segment: Segment, start: int, columns: int) -> None:
-        self.order.freed(agent, segment, start, columns)
-
-    def fence(self, gang: Gang) -> None:
-        self.flags.fence(gang)
+    def tensor_freed(self, agent: Any, memory: TensorMemory, start: int, columns: int) -> None:
+        self.order.freed(agent, memory, start, columns)
 
     def registers(self, gang: Gang, step: Step) -> None:
         registers.check(gang, step, self.report)

@@ -1,86 +1,52 @@
-"""Order through memory: a strong write publishes what its warp knows, a strong read that follows learns it.
+"""Order through flags in memory: a strong write publishes what its warp knows, a strong read of it learns that.
 
-Release and acquire act at once; relaxed and volatile accesses act together with a fence (PTX 8.8). No rule of its
-own: it feeds the clocks that the race rule asks.
+No rule of its own: it feeds the clocks that the race rule asks. Release and acquire act at once; relaxed and volatile
+accesses act together with a fence (PTX 8.8), for which see `engines.order`. Scopes are taken to be wide enough.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from smalti.vgpu.clocks import Clock
+from smalti.vgpu.engines import order as orders
+from smalti.vgpu.warp import WARP
 
 if TYPE_CHECKING:
-    from smalti.vgpu.memory import Segment
+    from smalti.vgpu.checks.races import Shadow
     from smalti.vgpu.warp import Gang, Warp
+
+Offsets = npt.NDArray[np.int64]
+Lanes = npt.NDArray[np.intp]
 
 _RELEASES = ("release", "acq_rel", "sc")
 _ACQUIRES = ("acquire", "acq_rel", "sc")
-Known = dict[int, Clock]  # cluster -> what is known of it
 
 
-class Flags:
-    def __init__(self) -> None:
-        self._at: dict[tuple[int, int], Known] = {}  # (segment, offset) -> what its writers published
-
-    def published(self, gang: Gang, segment: Segment, offsets: npt.NDArray[np.int64], order: str) -> None:
-        for warp in gang.warps():
-            known = _snapshot(warp) if order in _RELEASES else warp.state.get("fence")
-            if known is None:
-                continue
-            for o in set(offsets.tolist()):
-                _merge(self._at.setdefault((id(segment), o), {}), known)
-            if order in _RELEASES:
-                warp.clock.warps[warp.agent] += 1
-
-    def observed(self, gang: Gang, segment: Segment, offsets: npt.NDArray[np.int64], order: str) -> None:
-        if not self._at:
-            return
-        for o in set(offsets.tolist()):
-            known = self._at.get((id(segment), o))
-            if known is None:
-                continue
-            for warp in gang.warps():
-                if order in _ACQUIRES:
-                    _learn(warp, known)
-                else:
-                    _merge(warp.state.setdefault("seen", {}), known)
-
-    def fence(self, gang: Gang) -> None:
-        for warp in gang.warps():
-            seen = warp.state.pop("seen", None)
-            if seen:
-                _learn(warp, seen)
-            warp.state["fence"] = _snapshot(warp)
-            warp.clock.warps[warp.agent] += 1
+def published(gang: Gang, shadow: Shadow, offsets: Offsets, lanes: Lanes, order: str) -> None:
+    """A strong write by the given threads (one an offset)."""
+    for warp, mine in _by_warp(gang, offsets, lanes):
+        known = orders.published(warp, order in _RELEASES)
+        if known is not None:
+            for o in mine:
+                orders.merge(shadow.flags.setdefault(o, {}), known)
 
 
-def _snapshot(warp: Warp) -> Known:
-    own = warp.clock.copy()
-    known: Known = dict(own.foreign or {})
-    own.foreign = None
-    known[warp.cta.cluster.index] = own
-    return known
+def observed(gang: Gang, shadow: Shadow, offsets: Offsets, lanes: Lanes, order: str) -> None:
+    """A strong read by the given threads."""
+    if not shadow.flags:
+        return
+    for warp, mine in _by_warp(gang, offsets, lanes):
+        for o in mine:
+            known = shadow.flags.get(o)
+            if known is not None:
+                orders.observe(warp, known, order in _ACQUIRES)
 
 
-def _merge(into: Known, known: Known) -> None:
-    for cluster, clock in known.items():
-        if cluster in into:
-            joined = into[cluster].copy()
-            joined.join(clock)
-            into[cluster] = joined
-        else:
-            into[cluster] = clock.copy()
-
-
-def _learn(warp: Warp, known: Known) -> None:
-    own = warp.cta.cluster.index
-    foreign: Any = {c: k for c, k in known.items() if c != own}
-    if own in known:
-        warp.clock.join(known[own])
-    if foreign:
-        mine = warp.clock.foreign = warp.clock.foreign or {}
-        _merge(mine, foreign)
+def _by_warp(gang: Gang, offsets: Offsets, lanes: Lanes) -> list[tuple[Warp, set[int]]]:
+    found: dict[int, set[int]] = {}
+    for lane, offset in zip(lanes.tolist(), offsets.tolist(), strict=True):
+        found.setdefault(lane // WARP, set()).add(offset)
+    return [(gang.cta.warps[w], where) for w, where in found.items()]

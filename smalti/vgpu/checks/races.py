@@ -1,19 +1,21 @@
-"""Rule: two agents touch the same byte, one of them writes, and nothing orders them (SML0930); or they are ordered
-but the proxy fence between generic and async accesses is missing (SML0931).
+"""Rules: two agents touch the same byte, one of them writes, and nothing orders them (SML0930); they are ordered, but
+the proxy fence between generic and async accesses is missing (SML0931); lanes of one instruction store different
+values to one address (SML0934). Sources: PTX 8.7, 8.10, 9.7.13.4; 9.7.9.12.
 
-FastTrack's idea (Flanagan and Freund, PLDI 2009) over arrays: every byte has the number of its last write and of the
-set of reads since; numbers stand for interned epochs, so that a whole tile is compared at once.
+A warp is one agent: lanes of a warp are not told apart. Two unordered writes of the same value are let pass unless
+checks are strict: correct kernels replicate data that way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from smalti.errors import Loc
+from smalti.errors import Loc, SmaltiError, error
+from smalti.vgpu.checks.history import History, Ids, distinct
 from smalti.vgpu.engines import AsyncOp
 from smalti.vgpu.warp import WARP
 
@@ -22,7 +24,12 @@ if TYPE_CHECKING:
     from smalti.vgpu.machine import Cluster
     from smalti.vgpu.memory import Segment
 
-Ids = npt.NDArray[np.int32]
+Offsets = npt.NDArray[np.int64]
+UNIT = 16
+STORAGE = 32  # a segment's storage starts at a multiple of this many bytes of its address
+OPERATION = -1  # as `agent`: an asynchronous operation
+Report = Callable[[SmaltiError], None]
+Views = tuple[Ids, Ids]  # last writes, sets of reads
 
 
 class Epoch(NamedTuple):
@@ -32,6 +39,7 @@ class Epoch(NamedTuple):
     agent: int  # warp number in the cluster; −1 for an operation
     time: int  # the warp's clock, or the operation's serial
     strong: bool
+    generic: bool  # of the generic proxy
     who: str
     loc: Loc | None
 
@@ -44,18 +52,36 @@ class Actor(NamedTuple):
     time: int
     clock: Clock
     asynchronous: bool
-    who: Any
+    who: Callable[[], str]
     loc: Loc | None
 
 
 class Shadow:
-    """Per byte: the last write, and the set of reads since (0: none)."""
+    """The last write and the reads since, for every `grain` bytes of a segment (16; fewer once a smaller access
+    comes), and what flags in it make known."""
 
-    __slots__ = ("reads", "writes")
+    __slots__ = ("_reads", "_views", "_writes", "flags", "grain")
 
     def __init__(self, size: int) -> None:
-        self.writes: Ids = np.zeros(size, np.int32)
-        self.reads: Ids = np.zeros(size, np.int32)
+        self.grain = UNIT
+        self._writes: Ids = np.zeros(size // UNIT, np.int32)
+        self._reads: Ids = np.zeros(size // UNIT, np.int32)
+        self._views: dict[int, tuple[Ids, Ids]] = {}
+        self.flags: dict[int, dict[int, Clock]] = {}
+
+    def views(self, width: int) -> tuple[Ids, Ids]:
+        """Writes and reads by units of `width` bytes: one number each, or a row of them."""
+        found = self._views.get(width)
+        if found is None:
+            if width < self.grain:
+                self._writes, self._reads = (a.repeat(self.grain // width) for a in (self._writes, self._reads))
+                self.grain = width
+                self._views.clear()
+            per = width // self.grain
+            both = self._writes, self._reads
+            found = both if per == 1 else (both[0].reshape(-1, per), both[1].reshape(-1, per))
+            self._views[width] = found
+        return found
 
 
 def tracked(segment: Segment) -> bool:
@@ -64,49 +90,55 @@ def tracked(segment: Segment) -> bool:
 
 
 class Races:
-    def __init__(self, report: Callable[..., None]) -> None:
-        self._report = report
-        self._epochs: list[Epoch | None] = [None]
-        self._epoch_ids: dict[tuple[Any, ...], int] = {}
-        self._sets: list[tuple[int, ...]] = [()]
-        self._set_ids: dict[tuple[int, ...], int] = {(): 0}
-        self._extended: dict[tuple[int, int], int] = {}
+    def __init__(self, report: Report, strict: bool = False) -> None:
+        self._report, self._strict = report, strict
+        self._history: History[Epoch] = History()
 
     # -- the three shapes of access ---------------------------------------------------------------------
 
     def access(
-        self,
-        agent: Any,
-        segment: Segment,
-        offsets: npt.NDArray[np.int64],
-        width: int,
-        lanes: npt.NDArray[np.intp] | None,
-        *,
-        writes: bool,
-        strong: bool,
-    ) -> None:
-        """Accesses of `width` bytes at aligned offsets; `lanes` tells the warps apart."""
-        index = offsets // width if width > 1 else offsets
+        self, agent: Any, segment: Segment, offsets: Offsets, width: int, lanes: npt.NDArray[np.intp] | None, *,
+        writes: bool, strong: bool, values: npt.NDArray[Any] | None = None,
+    ) -> None:  # fmt: skip
+        """Accesses of `width` bytes at aligned offsets; `lanes` tells the warps apart; `values` are those stored."""
+        if not len(offsets):
+            return
+        views = shadow_of(segment).views(width)
+        index = segment.index(offsets, width) if width > 1 else offsets + lead(segment)
         if lanes is None:
-            self._touch(self._operation(agent), segment, index, width, writes, strong)
+            self._one(self._operation(agent), views, Where(segment, index, width, values), writes, strong)
             return
+        if writes and not strong and values is not None and len(set(index.tolist())) < len(index):
+            self._same_instruction(agent, segment, offsets, values, lanes)
         first, last = int(lanes[0]) // WARP, int(lanes[-1]) // WARP
-        cta = agent.cta
         if first == last:
-            self._touch(self._warp(agent, cta.warps[first]), segment, index, width, writes, strong)
+            warp = agent.cta.warps[first]
+            self._one(self._warp(agent, warp), views, Where(segment, index, width, values), writes, strong)
+        else:
+            self._several(agent, views, Where(segment, index, width, values), lanes // WARP, writes, strong)
+
+    def span(self, agent: Any, segment: Segment, start: int, stop: int, *, writes: bool) -> None:
+        """The bytes from `start` to `stop` − 1, by an asynchronous operation."""
+        first, last = start + lead(segment), stop + lead(segment)
+        edge = first | last
+        width = UNIT if edge % UNIT == 0 else edge & -edge
+        if start < stop:
+            views = shadow_of(segment).views(width)
+            where = Where(segment, slice(first // width, last // width), width, None)
+            self._one(self._operation(agent), views, where, writes, False)
+
+    def units(self, agent: Any, segment: Segment, units: Offsets, *, writes: bool) -> None:
+        """16-byte units (byte offset / 16), by an asynchronous operation."""
+        odd = segment.address % UNIT
+        if odd:
+            width = odd & -odd
+            offsets = (units[:, None] * UNIT + np.arange(0, UNIT, width)).ravel()
+            self.access(agent, segment, offsets, width, None, writes=writes, strong=False)
             return
-        warp_of = lanes // WARP
-        for w in cta.warps[warp_of.min() : warp_of.max() + 1]:
-            mine = index[warp_of == w.index]
-            if len(mine):
-                self._touch(self._warp(agent, w), segment, mine, width, writes, strong)
-
-    def span(self, agent: Any, segment: Segment, span: slice, *, writes: bool) -> None:
-        self._touch(self._operation(agent), segment, span, 1, writes, False)
-
-    def units(self, agent: Any, segment: Segment, units: npt.NDArray[np.int64], *, writes: bool) -> None:
-        """16-byte units of an asynchronous operation."""
-        self._touch(self._operation(agent), segment, units, 16, writes, False)
+        if lead(segment):
+            units = units + lead(segment) // UNIT
+        views = shadow_of(segment).views(UNIT)
+        self._one(self._operation(agent), views, Where(segment, units, UNIT, None), writes, False)
 
     def forget(self, cluster: Cluster) -> None:
         """A cluster is over: its shared memory is gone."""
@@ -116,7 +148,7 @@ class Races:
     # -- who --------------------------------------------------------------------------------------------
 
     def _operation(self, op: AsyncOp) -> Actor:
-        return Actor(op.cta.cluster.index, -1, op.serial, op.clock, op.proxy == "async", op.who, op.loc)
+        return Actor(op.cta.cluster.index, OPERATION, op.serial, op.clock, op.proxy == "async", op.who, op.loc)
 
     def _warp(self, gang: Any, warp: Any) -> Actor:
         clock = warp.clock
@@ -124,111 +156,197 @@ class Races:
             gang.cta.cluster.index, warp.agent, int(clock.warps[warp.agent]), clock, False, warp.name, gang.loc
         )
 
-    def _epoch(self, actor: Actor, strong: bool) -> int:
-        key = (actor.cluster, actor.agent, actor.time, strong, actor.loc)
-        n = self._epoch_ids.get(key)
-        if n is None:
-            n = self._epoch_ids[key] = len(self._epochs)
-            self._epochs.append(Epoch(actor.cluster, actor.agent, actor.time, strong, actor.who(), actor.loc))
-        return n
+    def _number(self, actor: Actor, strong: bool) -> int:
+        cluster, agent, time, _, asynchronous, who, loc = actor
+        return self._history.number(
+            (cluster, agent, time, strong, loc),
+            lambda: Epoch(cluster, agent, time, strong, not asynchronous, who(), loc),
+        )
 
     # -- the rule ---------------------------------------------------------------------------------------
 
-    def _touch(self, actor: Actor, segment: Segment, index: Any, width: int, writes: bool, strong: bool) -> None:
-        shadow = segment.shadow
-        if shadow is None:
-            shadow = segment.shadow = Shadow(len(segment.data))
-        last, reads = shadow.writes, shadow.reads
-        if width > 1:
-            last, reads = last.reshape(-1, width), reads.reshape(-1, width)
-        me = self._epoch(actor, strong)
-        before = last[index]
+    def _over(self, actor: Actor) -> Callable[[int], bool]:
+        return lambda n: ordered(self._history.epoch(n), actor)
+
+    def _fine(self, n: int, actor: Actor, strong: bool) -> bool:
+        """Whether the actor may access what epoch n accessed, one of them writing."""
+        epoch = self._history.epoch(n)
+        return (epoch.strong and strong) or ordered(epoch, actor)
+
+    def _one(self, actor: Actor, views: Views, where: Where, writes: bool, strong: bool) -> None:
+        """An access by one agent."""
+        last, reads = views
+        index = where.index
+        me = self._number(actor, strong)
+        before, seen = last[index], reads[index]
         for n in distinct(before):
             if n and n != me:
-                self._compare(actor, n, segment, index, width, before, writes, strong, "write")
-        seen = reads[index]
+                if not self._fine(n, actor, strong):
+                    self._after_write(n, actor, where, before == n, seen, writes)
+                elif actor.asynchronous:
+                    self._through_proxies(n, actor, where, before, strong)
         if writes:
             for s in distinct(seen):
-                for n in self._sets[s]:
-                    self._compare(actor, n, segment, index, width, seen, writes, strong, "read", of=s)
+                for n in self._history.members(s):
+                    if not self._fine(n, actor, strong):
+                        self._race(n, actor, where, seen == s, True, "read")
             last[index] = me
             reads[index] = 0
-            return
+        else:
+            reads[index] = self._history.grow_all(seen, me, self._over(actor))
+
+    def _several(
+        self, gang: Any, views: Views, where: Where, warp_of: npt.NDArray[np.intp], writes: bool, strong: bool
+    ) -> None:
+        """One instruction of several warps: compared at once where nobody objects, warp by warp otherwise."""
+        last, reads = views
+        index = where.index
+        first = int(warp_of[0])
+        warps = gang.cta.warps[first : int(warp_of[-1]) + 1]
+        actors = [self._warp(gang, w) for w in warps]
+        before, seen = last[index], reads[index]
+        row = warp_of - first
         sets = distinct(seen)
-        if len(sets) == 1:
-            reads[index] = self._extend(sets[0], me, actor)
-        else:
-            table = np.zeros(max(sets) + 1, np.int32)
-            for s in sets:
-                table[s] = self._extend(s, me, actor)
-            reads[index] = table[seen]
-
-    def _extend(self, old: int, me: int, actor: Actor) -> int:
-        """The number of a set of reads with one more; reads that are ordered before it are dropped."""
-        key = (old, me)
-        new = self._extended.get(key)
-        if new is None:
-            kept = tuple(n for n in self._sets[old] if n != me and not self._forgotten(n, actor))
-            members = (*kept, me)
-            new = self._set_ids.get(members)
-            if new is None:
-                new = self._set_ids[members] = len(self._sets)
-                self._sets.append(members)
-            self._extended[key] = new
-        return new
-
-    def _forgotten(self, n: int, actor: Actor) -> bool:
-        """Whether epoch n is ordered before the actor's access."""
-        epoch = self._epochs[n]
-        assert epoch is not None
-        return _ordered(epoch, actor)
-
-    def _compare(
-        self, actor: Actor, n: int, segment: Segment, index: Any, width: int, found: Any, writes: bool,
-        strong: bool, earlier: str, of: int | None = None,
-    ) -> None:  # fmt: skip
-        epoch = self._epochs[n]
-        assert epoch is not None
-        if epoch.strong and strong:
-            return  # two strong accesses do not race (PTX 8.7)
-        if _ordered(epoch, actor):
-            if earlier != "write" or not actor.asynchronous or epoch.agent < 0 or _fenced(epoch, actor):
+        if self._nobody_objects(actors, row, before, seen if writes else None, sets, strong):
+            mine = [self._number(a, strong) for a in actors]
+            if writes:
+                last[index] = _by_row(mine, row, before)
+                reads[index] = 0
                 return
-            code, extra = "SML0931", {}
-        else:
-            code, extra = "SML0930", {"now": "writes" if writes else "reads", "earlier": earlier}
-        at = _place(index, found, n if of is None else of, width)
-        owner = getattr(segment.owner, "describe", None)
+            if len(sets) == 1 and len(set(index.tolist())) == len(index):
+                grown = [self._history.grow(sets[0], n, self._over(a)) for n, a in zip(mine, actors, strict=True)]
+                reads[index] = _by_row(grown, row, before)
+                return
+        values = where.values
+        for w, actor in zip(warps, actors, strict=True):
+            own = warp_of == w.index
+            if own.any():
+                part = where._replace(index=index[own], values=None if values is None else values[own])
+                self._one(actor, views, part, writes, strong)
+
+    def _nobody_objects(
+        self,
+        actors: list[Actor],
+        row: npt.NDArray[np.intp],
+        before: Ids,
+        seen: Ids | None,
+        sets: list[int],
+        strong: bool,
+    ) -> bool:
+        """Whether every access, by the actor of its row, is fine. `seen` (with distinct `sets`) where reads matter."""
+        asked: list[tuple[Ids, int, tuple[int, ...]]] = [(before, n, (n,)) for n in distinct(before) if n]
+        if seen is not None:
+            asked += [(seen, s, self._history.members(s)) for s in sets if s]
+        for numbers, value, epochs in asked:
+            bad = [not all(self._fine(n, a, strong) for n in epochs) for a in actors]
+            if any(bad) and (all(bad) or bool((numbers[np.array(bad)[row]] == value).any())):
+                return False
+        return True
+
+    def _through_proxies(self, n: int, actor: Actor, where: Where, before: Ids, strong: bool) -> None:
+        """An asynchronous access of what a generic one wrote before: a proxy fence must lie between."""
+        epoch = self._history.epoch(n)
+        if epoch.generic and not (epoch.strong and strong) and not fenced(epoch, actor):
+            self._report(
+                error(
+                    "SML0931", at=actor.loc, what=where.name(before == n), who=actor.who(), other=epoch.who,
+                    other_line=line(epoch.loc),
+                )
+            )  # fmt: skip
+
+    def _after_write(self, n: int, actor: Actor, where: Where, at: Any, seen: Ids, writes: bool) -> None:
+        """The write `n` was the last one of the cells `at`, and it is not known to be over."""
+        if writes:
+            weak_reads = (
+                s and any(not self._history.epoch(r).strong for r in self._history.members(s))
+                for s in distinct(seen[at])
+            )
+            if all(weak_reads):
+                return  # those reads followed it, and are compared themselves
+            if where.values is not None and not self._strict and where.unchanged(at):
+                return
+        self._race(n, actor, where, at, writes, "write")
+
+    def _race(self, n: int, actor: Actor, where: Where, at: Any, writes: bool, earlier: str) -> None:
+        epoch = self._history.epoch(n)
         self._report(
-            code,
-            actor.loc,
-            what=owner(at) if owner is not None else f"{segment.name} (byte {at})",
-            who=actor.who(),
-            other=epoch.who,
-            other_line=f"{epoch.loc}" if epoch.loc is not None else "an unknown line",
-            **extra,
-        )
+            error(
+                "SML0930", at=actor.loc, what=where.name(at), who=actor.who(), now="writes" if writes else "reads",
+                earlier=earlier, other=epoch.who, other_line=line(epoch.loc),
+            )
+        )  # fmt: skip
+
+    def _same_instruction(
+        self, gang: Any, segment: Segment, offsets: Offsets, values: npt.NDArray[Any], lanes: npt.NDArray[np.intp]
+    ) -> None:
+        """Some lanes of one store have the same address: their values must be equal."""
+        order = np.argsort(offsets, kind="stable")
+        same = np.diff(offsets[order]) == 0
+        rows = values.reshape(len(offsets), -1)[order]
+        wrong = np.flatnonzero(same & (rows[1:] != rows[:-1]).any(axis=1))
+        if len(wrong):
+            a, b = order[wrong[0]], order[wrong[0] + 1]
+            self._report(
+                error(
+                    "SML0934", at=gang.loc, what=describe(segment, int(offsets[a])), one=int(lanes[a]),
+                    other=int(lanes[b]), who=gang.who(),
+                )
+            )  # fmt: skip
 
 
-def _place(index: Any, found: Any, n: int, width: int) -> int:
-    """The first byte offset whose number is n."""
-    if isinstance(index, slice):
-        return int(index.start) + int(np.flatnonzero(found == n)[0])
-    flat = int(np.flatnonzero(found.reshape(-1) == n)[0])
-    return int(index[flat // width]) * width + flat % width
+class Where(NamedTuple):
+    """Cells of a segment: a slice or indices of units of `width` bytes in storage, and the values stored there."""
+
+    segment: Segment
+    index: Any
+    width: int
+    values: npt.NDArray[Any] | None
+
+    def name(self, at: Any) -> str:
+        """What the author calls the first of the cells `at` (flags like the cells)."""
+        flat = int(np.asarray(at).reshape(-1).argmax())
+        per = 1 if np.ndim(at) == 1 else at.shape[1]
+        unit = self.index.start + flat // per if isinstance(self.index, slice) else int(self.index[flat // per])
+        return describe(self.segment, unit * self.width - lead(self.segment) + flat % per * (self.width // per))
+
+    def unchanged(self, at: Any) -> bool:
+        """Whether memory already holds the values to be stored in these units."""
+        rows = np.asarray(at) if np.ndim(at) == 1 else np.asarray(at).any(axis=1)
+        assert self.values is not None
+        old = self.segment.gather(self.index[rows] * self.width - lead(self.segment), self.width)
+        new = self.values[rows]
+        return np.ascontiguousarray(old).tobytes() == np.ascontiguousarray(new).tobytes()
 
 
-def distinct(numbers: Ids) -> Sequence[int]:
-    """The distinct values, fast when there is but one."""
-    if not numbers.size:
-        return ()
-    first = numbers.flat[0]
-    if (numbers == first).all():
-        return (int(first),)
-    return np.unique(numbers).tolist()  # type: ignore[no-any-return]
+def _by_row(numbers: list[int], row: npt.NDArray[np.intp], like: Ids) -> Ids:
+    """The number of each row's warp, shaped to fill an array like `like`."""
+    found: Ids = np.array(numbers, np.int32)[row]
+    return found if like.ndim == 1 else found[:, None]
 
 
-def _ordered(epoch: Epoch, actor: Actor) -> bool:
+def lead(segment: Segment) -> int:
+    """Bytes of storage before offset 0."""
+    return segment.address % STORAGE
+
+
+def shadow_of(segment: Segment) -> Shadow:
+    found = segment.shadow
+    if found is None:
+        found = segment.shadow = Shadow(len(segment.data) + lead(segment))
+    assert isinstance(found, Shadow)
+    return found
+
+
+def describe(segment: Segment, offset: int) -> str:
+    owner = getattr(segment.owner, "describe", None)
+    return owner(offset) if owner is not None else f"{segment.name} (byte {offset})"
+
+
+def line(loc: Loc | None) -> str:
+    return str(loc) if loc is not None else "an unknown line"
+
+
+def ordered(epoch: Epoch, actor: Actor) -> bool:
     """Whether the epoch is known to be over."""
     clock = actor.clock
     if epoch.cluster != actor.cluster:
@@ -243,9 +361,12 @@ def _ordered(epoch: Epoch, actor: Actor) -> bool:
     return bool(clock.warps[epoch.agent] >= epoch.time)
 
 
-def _fenced(epoch: Epoch, actor: Actor) -> bool:
+def fenced(epoch: Epoch, actor: Actor) -> bool:
+    """Whether a proxy fence lies between the epoch and the actor, which is ordered after it."""
     clock = actor.clock
     if epoch.cluster != actor.cluster:
         assert clock.foreign is not None
         clock = clock.foreign[epoch.cluster]
+    if epoch.agent < 0:
+        return bool(clock.fenced_ops >> epoch.time & 1)
     return bool(clock.fenced[epoch.agent] >= epoch.time)

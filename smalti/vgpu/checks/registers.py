@@ -6,15 +6,17 @@ exempt: its executor knows which accumulators may be chained.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from smalti.errors import error
+from smalti.vgpu.checks.races import Report, line
 
 if TYPE_CHECKING:
     from smalti.vgpu.program import Step
     from smalti.vgpu.warp import Gang
 
 
-def check(gang: Gang, step: Step, report: Callable[..., None]) -> None:
+def check(gang: Gang, step: Step, report: Report) -> None:
     if step.form.row.name.startswith("wgmma"):
         return
     touched = step.reads | step.writes
@@ -30,13 +32,10 @@ def check(gang: Gang, step: Step, report: Callable[..., None]) -> None:
                 program = gang.machine.program
                 register = next(r for r, i in program.registers.items() if i == number)
                 report(
-                    "SML0932",
-                    step.loc,
-                    register=register.name,
-                    opcode=step.opcode,
-                    part="accumulator" if reads_result else "A operand",
-                    other=op.who(),
-                    other_line=str(op.loc) if op.loc is not None else "an unknown line",
-                    who=gang.who(),
-                )
+                    error(
+                        "SML0932", at=step.loc, register=register.name, opcode=step.opcode,
+                        part="accumulator" if reads_result else "A operand", other=op.who(), other_line=line(op.loc),
+                        who=gang.who(),
+                    )
+                )  # fmt: skip
                 return

@@ -1,92 +1,149 @@
-"""Rule: asynchronous tcgen05 operations on the same tensor memory are ordered (PTX 9.7.16.6): by a pipelined pair, or
-by a completed wait or commit that the issuing thread has learnt of (SML0940), with fence::after_thread_sync (SML0941).
+"""Rules: asynchronous tcgen05 operations on the same tensor memory are ordered (PTX 9.7.16.6): by a pipelined pair, or
+by a completion that the later one's issuer has learnt of (SML0940), with fence::after_thread_sync there (SML0941) and
+fence::before_thread_sync on the other side (SML0942); what is freed is no longer used (SML0943).
 
-`Clock.tensor` holds the operations that the issuing thread's later tcgen05 instructions follow.
+`Clock.tensor` has the operations that a warp's later tcgen05 instructions follow, `Clock.ops` those that are complete.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from smalti.vgpu.checks.races import Actor, Races, distinct
+import numpy as np
+
+from smalti.errors import Loc, error
+from smalti.layout.tensor import COLUMNS, LANES
+from smalti.vgpu.checks.history import History, Ids, distinct
+from smalti.vgpu.checks.races import Report, line
+from smalti.vgpu.engines.pipeline import in_pipeline
+from smalti.vgpu.engines.tensor_cells import Block
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from smalti.vgpu.clocks import Clock
+    from smalti.vgpu.engines.pipeline import TensorOp
+    from smalti.vgpu.engines.tensor_memory import TensorMemory
 
-    import numpy as np
-    import numpy.typing as npt
-
-    from smalti.vgpu.memory import Segment
-
-# Pairs of the same thread and cta_group that the pipeline keeps in order (9.7.16.6.2); mma-mma only with the same
-# accumulator and shape.
-PIPELINED = {("cp", "mma"), ("shift", "mma"), ("shift", "cp"), ("mma", "shift"), ("cp", "shift")}
-# Executed in order by every known chip and relied on by every known kernel, but not promised: reported under strict.
-RELIED_ON = {("mma", "cp")}
+_GRAIN = 16  # lanes that most operations keep together
 
 
-class TensorOrder(Races):
-    def __init__(self, report: Callable[..., None], strict: bool = False) -> None:
-        super().__init__(report)
-        self._strict = strict
-        self._known: dict[tuple[int, int], Any] = {}  # (cluster, serial) -> operation
-        self._now: Any = None
+class Epoch(NamedTuple):
+    op: TensorOp
+    who: str
+    loc: Loc | None
 
-    def touch(self, op: Any, segment: Segment, cells: npt.NDArray[np.int64], writes: bool) -> None:
-        self._known[op.cta.cluster.index, op.serial] = op
-        self._now = op
-        self._touch(self._operation(op), segment, cells.reshape(-1), 1, writes, False)
 
-    def freed(self, gang: Any, segment: Segment, start: int, columns: int) -> None:
-        """Deallocation: every operation on the columns must be known complete by the warp that frees them (SML0943)."""
-        shadow = segment.shadow
-        if shadow is None:
-            return
-        clock = gang.warps()[0].clock
-        known = clock.ops | clock.tensor
-        for numbers in (shadow.writes, shadow.reads):
-            part = numbers[: 128 * 512].reshape(128, 512)[:, start : start + columns]
-            for n in distinct(part):
-                for e in (n,) if numbers is shadow.writes else self._sets[n]:
-                    epoch = self._epochs[e]
-                    if epoch is not None and not known >> epoch.time & 1:
-                        line = str(epoch.loc) if epoch.loc is not None else "an unknown line"
-                        self._report("SML0943", gang.loc, who=gang.who(), other=epoch.who, other_line=line)
-                        return
-            part[...] = 0
+class Shadow:
+    """The last write and the reads since, for each column of `grain` lanes."""
 
-    def _forgotten(self, n: int, actor: Actor) -> bool:
-        epoch = self._epochs[n]
-        assert epoch is not None
-        return self._in_order(self._known[epoch.cluster, epoch.time], self._now)
+    __slots__ = ("grain", "reads", "writes")
 
-    def _in_order(self, before: Any, now: Any) -> bool:
-        if now.clock.tensor >> before.serial & 1 or before is now:
+    def __init__(self) -> None:
+        self.grain = _GRAIN
+        self.writes: Ids = np.zeros((LANES // _GRAIN, COLUMNS), np.int32)
+        self.reads: Ids = np.zeros((LANES // _GRAIN, COLUMNS), np.int32)
+
+    def views(self, block: Block) -> tuple[Ids, Ids]:
+        lanes = slice(block.lane // self.grain, block.lane_end // self.grain)
+        columns = slice(block.column, block.column_end)
+        if self.grain > 1 and (block.lane % self.grain or block.lane_end % self.grain):
+            self.writes, self.reads = (a.repeat(self.grain, axis=0) for a in (self.writes, self.reads))
+            self.grain = 1
+            lanes = slice(block.lane, block.lane_end)
+        return self.writes[lanes, columns], self.reads[lanes, columns]
+
+
+class TensorOrder:
+    def __init__(self, report: Report, strict: bool = False) -> None:
+        self._report, self._strict = report, strict
+        self._history: History[Epoch] = History()
+
+    def touch(self, op: TensorOp, clock: Clock, memory: TensorMemory, blocks: tuple[Block, ...], writes: bool) -> None:
+        """An operation reads or writes rectangles of cells, its issuer knowing `clock`."""
+        me = self._history.number((op.cta.cluster.index, op.serial), lambda: Epoch(op, op.who(), op.loc))
+        shadow = _shadow(memory)
+        for block in blocks:
+            last, reads = shadow.views(block)
+            for n in distinct(last):
+                if n and n != me and not self._over(n, op, clock):
+                    at = last == n
+                    if not (writes and reads[at].all()):  # else later reads followed it, and are compared themselves
+                        self._disorder(n, op, clock, memory, block, at, writes, "write")
+            if writes:
+                for s in distinct(reads):
+                    for n in self._history.members(s):
+                        if n != me and not self._over(n, op, clock):
+                            self._disorder(n, op, clock, memory, block, reads == s, writes, "read")
+                last[...] = me
+                reads[...] = 0
+            else:
+                reads[...] = self._history.grow_all(reads, me, lambda n: self._over(n, op, clock))
+
+    def freed(self, gang: Any, memory: TensorMemory, start: int, columns: int) -> None:
+        """Deallocation: the warp that frees columns must know every operation on them to be complete."""
+        for op in gang.machine.pending:
+            for where, blocks in getattr(op, "touched", ()):
+                if where is memory and any(b.column < start + columns and start < b.column_end for b in blocks):
+                    self._in_use(gang, op.who(), op.loc)
+                    return
+        shadow = _shadow(memory)
+        known = gang.warps()[0].clock.ops
+        writes, reads = shadow.writes[:, start : start + columns], shadow.reads[:, start : start + columns]
+        used = {n for n in distinct(writes) if n}
+        used.update(n for s in distinct(reads) for n in self._history.members(s))
+        for n in sorted(used):
+            epoch = self._history.epoch(n)
+            if not known >> epoch.op.serial & 1:
+                self._report(error("SML0943", at=gang.loc, who=gang.who(), other=epoch.who, other_line=line(epoch.loc)))
+                break
+        writes[...] = reads[...] = 0
+
+    def _in_use(self, gang: Any, other: str, loc: Loc | None) -> None:
+        self._report(error("SML0943", at=gang.loc, who=gang.who(), other=other, other_line=line(loc)))
+
+    def _over(self, n: int, op: TensorOp, clock: Clock) -> bool:
+        before = self._history.epoch(n).op
+        if before is op:
             return True
-        if before.thread != now.thread or before.group != now.group:
-            return False
-        kinds = (before.kind, now.kind)
-        if kinds == ("mma", "mma"):
-            return bool(before.accumulator == now.accumulator)
-        return kinds in PIPELINED or (kinds in RELIED_ON and not self._strict)
+        if clock.tensor >> before.serial & 1 and clock.ops >> before.serial & 1:
+            return True
+        return in_pipeline(before, op, clock, self._strict)
 
-    def _compare(
-        self, actor: Actor, n: int, segment: Segment, index: Any, width: int, found: Any, writes: bool,
-        strong: bool, earlier: str, of: int | None = None,
-    ) -> None:  # fmt: skip
-        if self._forgotten(n, actor):
-            return
-        epoch = self._epochs[n]
-        assert epoch is not None
-        code = "SML0941" if actor.clock.ops >> epoch.time & 1 else "SML0940"
-        at = int(index[(found == (n if of is None else of)).argmax()])
-        self._report(
-            code,
-            actor.loc,
-            what=segment.owner.describe(at * 4),
-            who=actor.who(),
-            now="writes" if writes else "reads",
-            earlier=earlier,
-            other=epoch.who,
-            other_line=str(epoch.loc) if epoch.loc is not None else "an unknown line",
-        )
+    def _disorder(
+        self,
+        n: int,
+        op: TensorOp,
+        clock: Clock,
+        memory: TensorMemory,
+        block: Block,
+        at: Any,
+        writes: bool,
+        earlier: str,
+    ) -> None:
+        epoch = self._history.epoch(n)
+        lanes, column = divmod(int(at.reshape(-1).argmax()), at.shape[1])
+        lane = block.lane + lanes * _shadow(memory).grain
+        what = memory.describe(lane, block.column + column)
+        facts: dict[str, Any] = {
+            "what": what, "who": op.who(), "now": "writes" if writes else "reads", "earlier": earlier,
+            "other": epoch.who, "other_line": line(epoch.loc),
+        }  # fmt: skip
+        bit = 1 << epoch.op.serial
+        complete = bool(clock.ops & bit)
+        if clock.published & bit and (complete or in_pipeline(epoch.op, op, clock, self._strict, fenced=True)):
+            found = error("SML0941", at=op.loc, what=what, who=facts["who"], now=facts["now"], earlier=earlier,
+                          other=epoch.who, other_line=facts["other_line"])  # fmt: skip
+        elif complete and not clock.tensor & bit:
+            found = error("SML0942", at=op.loc, what=what, who=facts["who"], now=facts["now"], earlier=earlier,
+                          other=epoch.who, other_line=facts["other_line"])  # fmt: skip
+        else:
+            found = error("SML0940", at=op.loc, what=what, who=facts["who"], now=facts["now"], earlier=earlier,
+                          other=epoch.who, other_line=facts["other_line"])  # fmt: skip
+        self._report(found)
+
+
+def _shadow(memory: TensorMemory) -> Shadow:
+    found = memory.shadow
+    if found is None:
+        found = memory.shadow = Shadow()
+    assert isinstance(found, Shadow)
+    return found

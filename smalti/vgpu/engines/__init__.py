@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from smalti.errors import Loc
+from smalti.vgpu.clocks import Clock, common
 
 if TYPE_CHECKING:
-    from smalti.vgpu.clocks import Clock
     from smalti.vgpu.machine import CTA
     from smalti.vgpu.warp import Warp
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 class AsyncOp:
     """Work that an engine does some time after its issue.
 
-    `clock` is what the issuing thread knew; `serial` its number in the cluster; `bit` the same as a bit of Clock.ops.
+    `clock` is what the issuing warps (all of them) knew; `serial` its number in the cluster; `bit` the same as a bit of
+    Clock.ops.
     `perform` does the next part (first the reads, then the writes, then the signals: so that a source may change
     under it) and says whether the operation is complete.
     """
@@ -25,9 +26,12 @@ class AsyncOp:
     results: frozenset[int] = frozenset()  # numbers of the registers that it will write
     interlocked = False  # the hardware itself makes later instructions wait for these registers
 
-    def __init__(self, cta: CTA, issuer: Warp, loc: Loc | None, what: str) -> None:
-        self.cta, self.issuer, self._loc, self.what = cta, issuer, loc, what
-        self.clock: Clock = issuer.clock.copy()
+    def __init__(self, cta: CTA, issuer: Warp | list[Warp], loc: Loc | None, what: str) -> None:
+        warps = issuer if isinstance(issuer, list) else [issuer]
+        self.cta, self.issuer, self._loc, self.what = cta, warps[0], loc, what
+        self.clock: Clock = common(warps)
+        for w in warps:  # what they do from now on is not before this operation
+            w.clock.warps[w.agent] += 1
         self.serial = cta.cluster.next_serial()
         self.bit = 1 << self.serial
         self.done = False

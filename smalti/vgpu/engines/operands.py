@@ -1,74 +1,105 @@
-"""Operands of the tensor core in shared memory: what a matrix descriptor makes it read, as element codes.
+"""Operands of the tensor cores in shared memory: what a matrix descriptor makes them read, as element codes.
 
-Shared by wgmma and tcgen05. Knows descriptors and formats; no shapes of instructions, no arithmetic.
+Serves wgmma and tcgen05. Knows descriptors and formats; no shapes of instructions, no arithmetic.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from smalti.errors import error
-from smalti.layout.descriptors import SmemDescriptor, check_operand, operand_units
+from smalti.layout.descriptors import SmemDescriptor, check_operand, decode_smem, operand_units
 from smalti.numerics.formats import FORMATS, unpack4, unpack6
 
 if TYPE_CHECKING:
-    from smalti.vgpu.engines import AsyncOp
-    from smalti.vgpu.memory import Segment
+    from smalti.vgpu.machine import CTA
+    from smalti.vgpu.memory import Agent, Segment
 
 Codes = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]
-_UNIT = 16
+UNIT = 16
+# Bytes of each 16 that hold data where small elements are padded to 8 bits (PTX 9.7.16.10.4.4).
+_DATA = {4: 8, 6: 12}
 
 
-def container_bits(fmt: str, packed4: bool = False) -> int:
-    """Bits that an element takes in shared memory: 4- and 6-bit elements are padded to 8 unless `packed4` (mxf4*)."""
-    bits = FORMATS[fmt].bits
-    if fmt == "tf32":
-        return 32
-    return 4 if packed4 else max(bits, 8)
+@lru_cache
+def container(fmt: str, padded: bool = False) -> int:
+    """Bits that an element takes in shared memory; `padded`: 4- and 6-bit elements take 8 (f8f6f4, mxf8f6f4)."""
+    bits = {"tf32": 32, "b1": 1}.get(fmt) or FORMATS[fmt].bits
+    return max(bits, 8) if padded else bits
 
 
-def matrix(
-    op: AsyncOp, segment: Segment, descriptor: SmemDescriptor, *, instruction: str, major: str, rows: int, k: int,
-    fmt: str, packed4: bool = False,
-) -> tuple[Codes, Bools | None]:  # fmt: skip
-    """Element codes [rows, k] of an operand, and which rows touch undefined bytes (None: none).
+class Source(NamedTuple):
+    """An operand in shared memory: the 16-byte units that the descriptor makes the tensor core read."""
 
-    `packed4`: 4-bit elements two a byte (mxf4*); else 4- and 6-bit elements lie in 16-byte groups of 16 (PTX 9.7.16.10.3).
-    Errors: SML0414, SML0415 from the layout; SML0863 the operand leaves the CTA's shared memory.
+    descriptor: SmemDescriptor
+    units: npt.NDArray[np.int64]  # K-major [rows, K units], MN-major [K, row units]
+    flat: npt.NDArray[np.int64]
+    low: int  # first byte, and last byte + 1
+    high: int
+    transposed: bool
+    format: str
+    bits: int  # of the container
+
+
+@lru_cache(4096)
+def source(
+    instruction: str, arch: str, bits: int, rows: int, k_bytes: int, fmt: str, transposed: bool, padded: bool = False
+) -> Source:
+    """The operand that the descriptor `bits` names; `instruction` is "wgmma" or "tcgen05".
+
+    Errors: SML0416 bits that are no descriptor, SML0414 a swizzle that does not go with transposition, SML0415,
+    SML0417.
     """
-    bits = container_bits(fmt, packed4)
-    check_operand(instruction, descriptor.swizzle, major, bits)
-    units = operand_units(descriptor, major=major, rows=rows, k_bytes=k * bits // 8, element_bits=max(bits, 8))
-    low, high = int(units.min()) * _UNIT, int(units.max()) * _UNIT + _UNIT
-    if low < segment.low or high > segment.size:
+    d = decode_smem(arch, bits)
+    width = container(fmt, padded)
+    major = "MN" if transposed else "K"
+    if transposed:
+        check_operand(instruction, d.swizzle, major, container(fmt))
+    units = operand_units(d, major=major, rows=rows, k_bytes=k_bytes, element_bits=max(width, 8))
+    low, high = int(units.min()) * UNIT, (int(units.max()) + 1) * UNIT
+    return Source(d, units, units.ravel(), low, high, transposed, fmt, width)
+
+
+def check_window(agent: Agent, cta: CTA, operand: str, s: Source) -> None:
+    """Errors: SML0830 an operand that lies outside of the CTA's shared memory (E10: faults, or reads zeros)."""
+    segment = cta.shared
+    if s.low < segment.low or s.high > segment.size:
         raise error(
-            "SML0863", at=op.loc, start=hex(descriptor.start), low=hex(low), high=hex(high), first=hex(segment.low),
-            size=hex(segment.size), who=op.who(),
+            "SML0830", at=agent.loc, operand=operand, low=hex(s.low), high=hex(s.high), first=hex(segment.low),
+            end=hex(segment.size), descriptor=str(tuple(s.descriptor)[1:6]), who=agent.who(),
         )  # fmt: skip
-    segment.owner.machine.memory.checks.read_units(op, segment, units)
-    raw = np.ascontiguousarray(segment.opaque()[units]).view(np.uint8).reshape(units.shape[0], -1)
+
+
+def fetch(segment: Segment, s: Source) -> tuple[Codes, Bools | None]:
+    """The operand [rows, K] in its format's container, and which of its rows have an undefined byte (None: none)."""
+    codes = _elements(segment.opaque()[s.units], s)
     undefined: Bools | None = None
-    if segment.range_undefined(low, high):
-        bad = ~np.ascontiguousarray(segment.opaque(flags=True)[units]).view(np.bool_).reshape(*units.shape, _UNIT)
-        if bad.any():
-            undefined = (
-                bad.any(axis=(1, 2)) if major == "K" else np.repeat(bad.any(axis=(0, 2)), rows // units.shape[1])
-            )
-    codes = _elements(raw, fmt, bits)
-    return (codes if major == "K" else codes.T), undefined
+    if segment.range_undefined(s.low, s.high):
+        known = segment.opaque(flags=True)[s.units].view(np.bool_).reshape(*s.units.shape, UNIT)
+        known = known[..., : _DATA.get(FORMATS[s.format].bits, UNIT) if s.bits == 8 else UNIT]
+        if not known.all():
+            bad = np.logical_not(known).reshape(len(known), -1)
+            if s.transposed:
+                undefined = np.bitwise_or.reduce(bad.reshape(len(bad), -1, s.bits // 8), axis=2)
+                undefined = np.bitwise_or.reduce(undefined, axis=0)
+            else:
+                undefined = np.bitwise_or.reduce(bad, axis=1)
+    return (codes.T if s.transposed else codes), undefined
 
 
-def _elements(raw: npt.NDArray[np.uint8], fmt: str, bits: int) -> Codes:
-    """Bytes [lines, n] as codes: elements of the container, padding and packing undone."""
-    width = FORMATS[fmt].bits
-    if bits == 4:
-        return unpack4(raw)
-    if width == 4:
-        return unpack4(raw.reshape(len(raw), -1, _UNIT)[..., :8]).reshape(len(raw), -1)
-    if width == 6:
-        return unpack6(raw.reshape(len(raw), -1, _UNIT)[..., :12]).reshape(len(raw), -1)
-    return raw if bits == 8 else raw.view(FORMATS[fmt].dtype)
+def _elements(raw: npt.NDArray[Any], s: Source) -> Codes:
+    """Units [lines, n] as codes: padding and packing undone."""
+    if s.bits == 1:
+        return np.unpackbits(raw.view(np.uint8).reshape(len(raw), -1), axis=1, bitorder="little")
+    width = FORMATS[s.format].bits if s.bits < 16 else s.bits
+    if width >= 8:
+        return raw.view(f"uint{width}").reshape(len(raw), -1)
+    data = raw.view(np.uint8).reshape(len(raw), -1, UNIT)
+    if s.bits == 8:
+        data = data[..., : _DATA[width]]
+    return (unpack4 if width == 4 else unpack6)(data).reshape(len(raw), -1)

@@ -1,40 +1,50 @@
-"""The fifth-generation tensor core: matrix products, copies, shifts, loads and stores of tensor memory, as operations.
+"""The fifth-generation tensor core: what its asynchronous operations do when they are performed.
 
-Each performs at once and some time after its issue. Operations of one thread keep their order; those of different
-threads have none but what the program makes. Knows layouts and arithmetic; operands of instructions are resolved by
-`execute`.
+Matrix products, copies, shifts, loads and stores of tensor memory, and commits. Knows layouts and arithmetic; operands
+of instructions are resolved by `execute`, the order of operations is that of `pipeline`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from smalti.errors import Loc, error
-from smalti.layout.descriptors import SmemDescriptor, operand_units
 from smalti.layout.instruction import InstructionDescriptor
+from smalti.layout.tensor import LANES
 from smalti.numerics import fused_sum, sparse
 from smalti.numerics.formats import FORMATS, unpack4, unpack6
-from smalti.vgpu.engines import AsyncOp, mbarrier, tensor_cells
-from smalti.vgpu.engines.operands import matrix
-from smalti.vgpu.engines.tensor_memory import COLUMNS, LANES, TensorMemory, group_ctas, tensor_memory
-from smalti.vgpu.warp import Wait
+from smalti.vgpu.engines import mbarrier, tensor_cells
+from smalti.vgpu.engines.operands import Source, container, fetch
+from smalti.vgpu.engines.pipeline import TensorOp, Thread
+from smalti.vgpu.engines.tensor_memory import (
+    DEFINED,
+    Flags,
+    Placed,
+    TensorMemory,
+    known_cells,
+)
+from smalti.vgpu.warp import WARP, Wait
 
 if TYPE_CHECKING:
-    from smalti.vgpu.clocks import Clock
+    from collections.abc import Callable
+
     from smalti.vgpu.machine import CTA
     from smalti.vgpu.warp import Warp
 
 Bools = npt.NDArray[np.bool_]
-Cells = npt.NDArray[np.int64]
-QUADRANTS = 4
+Words = npt.NDArray[np.uint32]
+Codes = npt.NDArray[Any]
+LOW = np.uint32(0xFFFF)
+# What is left in the upper half of a cell of which only the lower one is written (f16 D, .unpack::16b): not documented.
+UPPER = np.uint32(0xA5A5 << 16)
 
 
 class OpsWait(Wait):
-    """Waiting for operations of one's own (wait::ld, wait::st, or a register that a load still writes)."""
+    """Waiting for operations of one's own (wait::ld, wait::st)."""
 
     def __init__(self, ops: list[Any], what: str) -> None:
         self.ops, self.what = ops, what
@@ -46,49 +56,15 @@ class OpsWait(Wait):
         return f"waiting for {self.what}"
 
 
-def split_address(address: int) -> tuple[int, int]:
-    """(lane, column) of a tensor-memory address."""
-    return address >> 16 & 0xFFFF, address & 0xFFFF
-
-
-class TensorOp(AsyncOp):
-    """`thread` identifies the issuer, `kind` and `group` how the pipeline orders it, `accumulator` what an mma adds to."""
-
-    engine = "tcgen05"
-    kind = ""
-    accumulator: Any = None
-
-    def __init__(self, cta: CTA, issuer: Warp, loc: Loc | None, what: str, thread: Any, group: int) -> None:
-        super().__init__(cta, issuer, loc, what)
-        self.thread, self.group = thread, group
-        self.queue: list[TensorOp] = cta.cluster.engines.setdefault("tcgen05.queues", {}).setdefault(
-            (thread, self.kind in ("ld", "st")), []
-        )
-        self.queue.append(self)
-        for each in group_ctas(cta, group):
-            tensor_memory(each).use_group(self, group) if group and self.kind not in ("ld", "st") else None
-
-    def ready(self) -> bool:
-        return self.queue[0] is self
-
-    def perform(self) -> bool:
-        self.work()
-        self.queue.pop(0)
-        return True
-
-    def work(self) -> None:
-        raise AssertionError
-
-
 @dataclass(frozen=True, slots=True)
 class Product:
-    """The operands of one tcgen05.mma, resolved. A is a descriptor, or an address in tensor memory."""
+    """The operands of one tcgen05.mma, resolved. A is an operand in shared memory, or an address in tensor memory."""
 
     descriptor: InstructionDescriptor
     k: int
     d: int
-    a: SmemDescriptor | int
-    b: SmemDescriptor
+    a: Source | int
+    b: Source
     accumulate: bool
     ws: bool = False
     metadata: int | None = None
@@ -99,183 +75,191 @@ class Product:
     ashift: bool = False
     disabled: tuple[int, ...] = ()  # words of lanes not written
 
+    @property
+    def kept(self) -> int:
+        """Elements of a row of A as it is stored."""
+        return self.k // 2 if self.descriptor.sparse else self.k
+
+    @property
+    def padded(self) -> bool:
+        """Whether 4- and 6-bit elements lie in 8 bits each."""
+        return not self.descriptor.kind.startswith("mxf4")
+
 
 class Mma(TensorOp):
     kind = "mma"
 
     def __init__(
-        self, cta: CTA, issuer: Warp, loc: Loc | None, what: str, thread: Any, group: int, product: Product
+        self, cta: CTA, issuer: Warp, loc: Loc | None, what: str, thread: Thread, group: int, product: Product
     ) -> None:
-        super().__init__(cta, issuer, loc, what, thread, group)
         self.product = product
         i = product.descriptor
-        self.accumulator = (product.d, i.m, i.n)
+        self.accumulator = (product.d, i.m, i.n, product.ws, i.sparse)
+        super().__init__(cta, issuer, loc, what, thread, group)
+        self._place()
+
+    def _place(self) -> None:
+        """Find the cells of every operand in tensor memory, in each CTA. Errors: SML0861, SML0862."""
+        p, i, group = self.product, self.product.descriptor, self.group
+        self.d = self.cells(tensor_cells.accumulator(i.m, i.n, group, p.ws, i.sparse), p.d)
+        self.a: list[list[Placed]] = []  # by copy and CTA
+        if not isinstance(p.a, Source):
+            bits = container(i.a_type, p.padded)
+            for cells in tensor_cells.a_operand(i.m, p.kept, bits, group, p.ws, i.sparse):
+                self.a.append(self.cells(cells, p.a))
+        if p.scale_a is not None and p.scale_b is not None:
+            self.scale_a = self.cells(tensor_cells.scales("A", i.m // group, False), p.scale_a)
+            self.scale_b = self.cells(tensor_cells.scales("B", i.n, group == 2 and i.m == 128), p.scale_b)
+        if p.metadata is not None:
+            bits = container(i.a_type, p.padded)
+            cells, self.shifts = tensor_cells.metadata(i.m, bits, group, p.ws, i.selector)
+            # the selector picks one column of an even-aligned pair
+            self.metadata = self.cells(cells, p.metadata & ~1 if bits >= 16 else p.metadata)
 
     def uses_shared(self, cta: CTA) -> bool:
-        return not self.done and cta in group_ctas(self.cta, self.group)
+        return not self.done and cta in self.ctas
 
     def work(self) -> None:
         p, i = self.product, self.product.descriptor
-        ctas = group_ctas(self.cta, self.group)
-        memories = [tensor_memory(c) for c in ctas]
-        packed4 = i.kind.startswith("mxf4")
-        kept = p.k // 2 if i.sparse else p.k
-        a, bad_a = self._a(ctas, memories, kept, packed4)
-        major = "MN" if i.transpose_b else "K"
-        parts = [
-            matrix(self, c.shared, p.b, instruction="tcgen05", major=major, rows=i.n // len(ctas), k=p.k, fmt=i.b_type,
-                   packed4=packed4)
-            for c in ctas
-        ]  # fmt: skip
-        b, bad_b = _stack(parts)
-        cells = self._d_cells(memories)
-        c, bad_c = self._accumulator(memories, cells)
+        a, bad_rows = self._a()
+        b, bad_columns = _stack([self._shared(c, p.b) for c in self.ctas])
+        c, bad_cells = self._accumulator()
         options: dict[str, Any] = {
             "a_format": i.a_type, "b_format": i.b_type, "negate_a": i.negate_a, "negate_b": i.negate_b,
             "saturate": i.saturate, "scale_input_d": p.scale_d,
         }  # fmt: skip
-        bad_rows, bad_cols = bad_a, bad_b
         if p.block:
-            scale_a, scale_b, bad_rows, bad_cols = self._scales(memories, bad_a, bad_b)
+            scale_a, scale_b, bad_a, bad_b = self._scales()
+            bad_rows, bad_columns = _either(bad_rows, bad_a), _either(bad_columns, bad_b)
             options |= {"scale_a": scale_a, "scale_b": scale_b, "scale_format": i.scale_type, "block": p.block}
         name = "tcgen05." + i.kind + (".f16" if i.d_type == "f16" else "")
         if i.sparse:
-            codes, bad_codes = self._metadata(memories, kept)
+            codes, bad_codes = self._metadata()
+            self._legal(name, a, codes, bad_codes)
             bad_rows = _either(bad_rows, bad_codes)
             d = sparse.mma_sparse(name, a, codes, b, c, **options)
         else:
             d = fused_sum.mma(name, a, b, c, **options)
-        undefined = _spread(bad_rows, bad_cols, bad_c, d.shape)
-        self._write(memories, cells, d.astype(np.uint32, copy=False), undefined)
+        words = d.astype(np.uint32) | UPPER if d.dtype == np.uint16 else d
+        self._write(words.view(np.uint32), _spread(bad_rows, bad_columns, bad_cells, d.shape))
+
+    def _shared(self, cta: CTA, operand: Source) -> tuple[Codes, Bools | None]:
+        """Codes [rows, K] of an operand in a CTA's shared memory."""
+        cta.machine.memory.checks.read_units(self, cta.shared, operand.flat)
+        return fetch(cta.shared, operand)
 
     # -- A ----------------------------------------------------------------------------------------------
 
-    def _a(
-        self, ctas: list[CTA], memories: list[TensorMemory], kept: int, packed4: bool
-    ) -> tuple[npt.NDArray[Any], Bools | None]:
-        p, i = self.product, self.product.descriptor
-        rows = i.m // len(ctas)
-        if isinstance(p.a, SmemDescriptor):
-            major = "MN" if i.transpose_a else "K"
-            return _stack([
-                matrix(self, c.shared, p.a, instruction="tcgen05", major=major, rows=rows, k=kept, fmt=i.a_type,
-                       packed4=packed4)
-                for c in ctas
-            ])  # fmt: skip
-        lane, column = split_address(p.a)
-        bits = 4 if packed4 else 32 if i.a_type == "tf32" else max(8, FORMATS[i.a_type].bits)
-        lanes, columns = tensor_cells.a_operand(i.m, kept, bits, self.group, p.ws, i.sparse)
-        parts = []
-        for memory in memories:
-            copies, flags = memory.read(self, memory.check(self, lanes + lane, columns + column))
-            differ = (copies != copies[0]).any(axis=(0, 2))
-            if differ.any():  # layout B: rows are duplicated 64 lanes further down
-                raise error("SML0864", at=self.loc, what="A", row=int(np.flatnonzero(differ)[0]), who=self.who())
-            raw = np.ascontiguousarray(copies[0]).view(np.uint8)
-            parts.append((_container(raw, i.a_type, packed4), None if flags is None else flags.any(axis=(0, 2))))
-        a, bad = _stack(parts)
-        if p.ashift:  # rows move down by one, the last row of each CTA keeps its own
-            a = np.concatenate([a[1:], a[-1:]]) if len(memories) == 1 else np.concatenate(
-                [np.concatenate([h[1:], h[-1:]]) for h in np.split(a, 2)]
-            )  # fmt: skip
-        return a, bad
+    def _a(self) -> tuple[Codes, Bools | None]:
+        p = self.product
+        if isinstance(p.a, Source):
+            operand = p.a
+            return _stack([self._shared(c, operand) for c in self.ctas])
+        parts = [self._copies(m, [copy[n] for copy in self.a]) for n, m in enumerate(self.memories)]
+        if p.ashift:  # in each CTA rows come from one below, the last one is its own
+            parts = [(_shifted(codes), None if bad is None else _shifted(bad)) for codes, bad in parts]
+        return _stack(parts)
+
+    def _copies(self, memory: TensorMemory, copies: list[Placed]) -> tuple[Codes, Bools | None]:
+        """A from tensor memory: its copies (layout B has two) must agree. Errors: SML0864."""
+        found = [memory.read(self, where) for where in copies]
+        words, known = found[0]
+        for other, _ in found[1:]:
+            differ = (other != words).any(axis=1)
+            if differ.any():
+                raise error("SML0864", at=self.loc, what="A", row=int(differ.argmax()), who=self.who())
+        bad = None if known is None else (known != DEFINED).any(axis=1)
+        fmt = self.product.descriptor.a_type
+        return _codes(words.view(np.uint8), fmt, container(fmt, self.product.padded)), bad
 
     # -- scales and metadata ----------------------------------------------------------------------------
 
-    def _scales(
-        self, memories: list[TensorMemory], bad_a: Bools | None, bad_b: Bools | None
-    ) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8], Bools | None, Bools | None]:
-        p, i = self.product, self.product.descriptor
-        assert p.scale_a is not None and p.scale_b is not None
-        blocks = p.k // p.block
-        rows = i.m // len(memories)
-        split = self.group == 2 and i.m == 128
-        parts = []
-        where = tensor_cells.scales("A", rows, False)
-        for memory in memories:
-            parts.append(self._factors(memory, p.scale_a, where, i.scale_a_id, blocks, "SFA"))
-        scale_a, bad = _stack(parts)
-        bad_a = _either(bad_a, bad)
-        where = tensor_cells.scales("B", i.n, split)
-        found = [self._factors(m, p.scale_b, where, i.scale_b_id, blocks, "SFB") for m in memories]
-        if len(found) == 2 and (found[0][0] != found[1][0]).any():
-            row = int(np.flatnonzero((found[0][0] != found[1][0]).any(axis=1))[0])
-            raise error("SML0864", at=self.loc, what="SFB of the pair", row=row, who=self.who())
-        return scale_a, found[0][0], bad_a, _either(bad_b, found[0][1])
+    def _scales(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8], Bools | None, Bools | None]:
+        """SFA of the rows of each CTA; SFB of all columns, which both CTAs of a pair must hold."""
+        i = self.product.descriptor
+        both = zip(self.memories, self.scale_a, strict=True)
+        scale_a, bad_a = _stack([self._factors(m, where, i.scale_a_id, "SFA") for m, where in both])
+        both = zip(self.memories, self.scale_b, strict=True)
+        found = [self._factors(m, where, i.scale_b_id, "SFB") for m, where in both]
+        scale_b, bad_b = found[0]
+        for other, bad in found[1:]:
+            bad_b = _either(bad_b, bad)
+            self._agree(other, scale_b, bad_b, "SFB of the pair")
+        return scale_a, scale_b, bad_a, bad_b
 
     def _factors(
-        self, memory: TensorMemory, address: int, where: Cells, first: int, blocks: int, what: str
+        self, memory: TensorMemory, where: Placed, first: int, what: str
     ) -> tuple[npt.NDArray[np.uint8], Bools | None]:
-        """Bytes first … first+blocks−1 of each cell, all replicas agreeing (which one the hardware reads is not
-        documented, so a program that makes them differ is refused)."""
-        lane, column = split_address(address)
-        words, undefined = memory.read(self, memory.check(self, where[0] + lane, where[1] + column))
-        factors = np.ascontiguousarray(words).view(np.uint8).reshape(*words.shape, 4)[..., first : first + blocks]
-        bad = None if undefined is None else undefined.any(axis=0)
-        differ = (factors != factors[0]).any(axis=(0, 2))
+        """Bytes first … of each cell. All replicas must agree: which one the hardware reads is not documented."""
+        count = self.product.k // self.product.block
+        words, known = memory.read(self, where)
+        factors = words.view(np.uint8).reshape(*words.shape, 4)[..., first : first + count]
+        bad: Bools | None = None
+        if known is not None:
+            undefined = known.view(np.uint8).reshape(*words.shape, 4)[..., first : first + count] == 0
+            bad = undefined.any(axis=(0, 2))
+        for replica in factors[1:]:
+            self._agree(replica, factors[0], bad, what)
+        return np.ascontiguousarray(factors[0]), bad
+
+    def _agree(self, a: Codes, b: Codes, bad: Bools | None, what: str) -> None:
+        """Errors: SML0864 rows that are defined and differ."""
+        differ = (a != b).any(axis=1)
         if bad is not None:
             differ &= ~bad
         if differ.any():
-            raise error("SML0864", at=self.loc, what=what, row=int(np.flatnonzero(differ)[0]), who=self.who())
-        return np.ascontiguousarray(factors[0]), bad
+            raise error("SML0864", at=self.loc, what=what, row=int(differ.argmax()), who=self.who())
 
-    def _metadata(self, memories: list[TensorMemory], kept: int) -> tuple[npt.NDArray[np.uint8], Bools | None]:
-        p, i = self.product, self.product.descriptor
-        assert p.metadata is not None
-        lane, column = split_address(p.metadata)
-        bits = {"f16": 16, "tf32": 32}.get(i.kind, 4 if i.kind.startswith("mxf4") else 8)
-        lanes, columns, shifts = tensor_cells.metadata(i.m, bits, self.group, p.ws, i.selector)
-        if bits >= 16:
-            column &= ~1  # the selector picks one column of an even-aligned pair
-        parts = []
-        for memory in memories:
-            words, bad = memory.read(self, memory.check(self, lanes + lane, columns + column))
-            codes = (words >> shifts.astype(np.uint32) & np.uint32(15)).astype(np.uint8)
-            parts.append((codes, None if bad is None else bad.any(axis=1)))
+    def _metadata(self) -> tuple[npt.NDArray[np.uint8], Bools | None]:
+        shifts = self.shifts.astype(np.uint32)
+        parts: list[tuple[Codes, Bools | None]] = []
+        for memory, where in zip(self.memories, self.metadata, strict=True):
+            words, known = memory.read(self, where)
+            codes = (words >> shifts & np.uint32(15)).astype(np.uint8)
+            bad = None
+            if known is not None:
+                bad = ((known >> (shifts & np.uint32(24)) & np.uint32(1)) == 0).any(axis=(0, 2))
+            for replica in codes[1:]:
+                self._agree(replica, codes[0], bad, "sparse metadata")
+            parts.append((codes[0], bad))
         return _stack(parts)
+
+    def _legal(self, name: str, a: Codes, codes: Codes, bad: Bools | None) -> None:
+        """Codes that PTX leaves undefined, where they select for values that are not zero. Errors: SML0865."""
+        wrong = ~np.isin(codes, list(sparse.legal_codes(name))) & a.reshape(*codes.shape, -1).any(axis=2)
+        if bad is not None:
+            wrong &= ~bad[:, None]
+        if wrong.any():
+            row, chunk = (int(n) for n in np.argwhere(wrong)[0])
+            raise error(
+                "SML0865", at=self.loc, code=f"{int(codes[row, chunk]):04b}", row=row, chunk=chunk,
+                legal=", ".join(f"{c:04b}" for c in sorted(sparse.legal_codes(name))), who=self.who(),
+            )  # fmt: skip
 
     # -- D ----------------------------------------------------------------------------------------------
 
-    def _d_cells(self, memories: list[TensorMemory]) -> Cells:
-        p, i = self.product, self.product.descriptor
-        cta, lanes, columns = tensor_cells.accumulator(i.m, i.n, self.group, p.ws, i.sparse)
-        lane, column = split_address(p.d)
-        for rank, memory in enumerate(memories):
-            mine = cta == rank if len(memories) > 1 else slice(None)
-            memory.check(self, lanes[mine] + lane, columns[mine] + column)
-        return (lanes + lane) * COLUMNS + columns + column
-
-    def _accumulator(self, memories: list[TensorMemory], cells: Cells) -> tuple[npt.NDArray[Any] | None, Bools | None]:
+    def _accumulator(self) -> tuple[Codes | None, Bools | None]:
         if not self.product.accumulate:
             return None, None
-        owner = self._owner(memories)
-        c = np.empty(cells.shape, np.uint32)
-        bad: Bools | None = None
-        for memory, mine in zip(memories, owner, strict=True):
-            c[mine], undefined = memory.read(self, cells[mine])
-            if undefined is not None:
-                bad = np.zeros(cells.shape, np.bool_) if bad is None else bad
-                bad[mine] = undefined
-        return (c.astype(np.uint16) if self.product.descriptor.d_type == "f16" else c), bad
+        half = self.product.descriptor.d_type == "f16"
+        needed = DEFINED & LOW if half else DEFINED
+        parts: list[tuple[Codes, Bools | None]] = []
+        for memory, where in zip(self.memories, self.d, strict=True):
+            words, known = memory.read(self, where)
+            bad = None if known is None else known & needed != needed
+            parts.append((words.astype(np.uint16) if half else words, bad))
+        return _stack(parts)
 
-    def _owner(self, memories: list[TensorMemory]) -> list[Any]:
-        i = self.product.descriptor
-        if len(memories) == 1:
-            return [slice(None)]
-        cta = tensor_cells.accumulator(i.m, i.n, self.group, self.product.ws, i.sparse)[0]
-        return [cta == 0, cta == 1]
-
-    def _write(self, memories: list[TensorMemory], cells: Cells, d: Any, undefined: Bools | None) -> None:
-        words = self.product.disabled
-        for rank, (memory, mine) in enumerate(zip(memories, self._owner(memories), strict=True)):
-            where, values = cells[mine].reshape(-1), d[mine].reshape(-1)
-            bad = None if undefined is None else undefined[mine].reshape(-1)
-            if any(words):
-                own = words[4 * rank : 4 * rank + 4]
-                off = np.array([own[n // 32] >> n % 32 & 1 for n in range(LANES)], np.bool_)
-                keep = ~off[where // COLUMNS]
-                where, values, bad = where[keep], values[keep], None if bad is None else bad[keep]
-            memory.write(self, where, values, bad)
+    def _write(self, d: Words, undefined: Bools | None) -> None:
+        rows = len(d) // len(self.memories)
+        for rank, (memory, where) in enumerate(zip(self.memories, self.d, strict=True)):
+            mine = slice(rank * rows, (rank + 1) * rows)
+            known = None if undefined is None else known_cells(undefined[mine])
+            off = self.product.disabled[4 * rank : 4 * rank + 4]
+            mask = None
+            if any(off):
+                mask = np.array([off[n // 32] >> n % 32 & 1 for n in range(LANES)], np.bool_)
+            memory.write(self, where, d[mine], known, lanes_off=mask)
 
 
 class Copy(TensorOp):
@@ -284,47 +268,49 @@ class Copy(TensorOp):
     kind = "cp"
 
     def __init__(
-        self, cta: CTA, issuer: Warp, loc: Loc | None, what: str, thread: Any, group: int, address: int,
-        source: SmemDescriptor, shape: str, multicast: str, fmt: str,
+        self, cta: CTA, issuer: Warp, loc: Loc | None, what: str, thread: Thread, group: int, address: int,
+        source: Source, shape: str, multicast: str, fmt: str,
     ) -> None:  # fmt: skip
+        self.source, self.shape, self.fmt = source, shape, fmt
         super().__init__(cta, issuer, loc, what, thread, group)
-        self.address, self.source, self.shape, self.multicast, self.fmt = address, source, shape, multicast, fmt
+        self.copies = [self.cells(cells, address) for cells in tensor_cells.copied(shape, multicast)]
 
     def uses_shared(self, cta: CTA) -> bool:
-        return not self.done and cta in group_ctas(self.cta, self.group)
+        return not self.done and cta in self.ctas
 
     def work(self) -> None:
-        lanes, cells_of = tensor_cells.copied(self.shape, self.multicast)
-        _, rows, columns = lanes.shape
-        lane, column = split_address(self.address)
-        units = operand_units(self.source, major="K", rows=rows, k_bytes=columns * 4, element_bits=8)
-        low, high = int(units.min()) * 16, int(units.max()) * 16 + 16
-        for cta in group_ctas(self.cta, self.group):
-            segment, memory = cta.shared, tensor_memory(cta)
-            if low < segment.low or high > segment.size:
-                raise error(
-                    "SML0863", at=self.loc, start=hex(self.source.start), low=hex(low), high=hex(high),
-                    first=hex(segment.low), size=hex(segment.size), who=self.who(),
-                )  # fmt: skip
-            cta.machine.memory.checks.read_units(self, segment, units)
-            raw = np.ascontiguousarray(segment.opaque()[units]).view(np.uint8).reshape(rows, -1)
-            undefined: Bools | None = None
-            if segment.range_undefined(low, high):
-                flags = np.ascontiguousarray(segment.opaque(flags=True)[units]).view(np.bool_)
-                undefined = ~flags.reshape(rows, columns, 4).all(axis=2)
+        units = self.source.units
+        for n, (cta, memory) in enumerate(zip(self.ctas, self.memories, strict=True)):
+            segment = cta.shared
+            cta.machine.memory.checks.read_units(self, segment, self.source.flat)
+            raw = np.ascontiguousarray(segment.opaque()[units]).view(np.uint8).reshape(len(units), -1)
             words = np.ascontiguousarray(self._expanded(raw)).view(np.uint32)
-            cells = memory.check(self, lanes + lane, cells_of + column)
-            for copy in cells:
-                memory.write(self, copy, words, undefined)
+            known: Flags | None = None
+            if segment.range_undefined(self.source.low, self.source.high):
+                flags = np.ascontiguousarray(segment.opaque(flags=True)[units]).view(np.uint8).reshape(len(units), -1)
+                known = np.ascontiguousarray(self._spread(flags)).view(np.uint32)
+            for copy in self.copies:
+                memory.write(self, copy[n], words, known)
 
     def _expanded(self, raw: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         """4- and 6-bit elements, 16 in each 16 bytes, put into bytes of their own (PTX 9.7.16.9.1)."""
         groups = raw.reshape(len(raw), -1, 16)
         if self.fmt == "b4x16_p64":
-            return (unpack4(groups[..., :8]) << 2).reshape(len(raw), -1)
+            wide: npt.NDArray[np.uint8] = (unpack4(groups[..., :8]) << np.uint8(2)).reshape(len(raw), -1)
+            return wide
         if self.fmt == "b6x16_p32":
             return unpack6(groups[..., :12]).reshape(len(raw), -1)
         return raw
+
+    def _spread(self, flags: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """Flags of source bytes as flags of the bytes that come of them."""
+        groups = flags.reshape(len(flags), -1, 16)
+        if self.fmt == "b4x16_p64":
+            return groups[..., :8].repeat(2, axis=-1).reshape(len(flags), -1)
+        if self.fmt == "b6x16_p32":  # element e lies in bits 6e … 6e+5
+            first, last = np.arange(16) * 6 // 8, (np.arange(16) * 6 + 5) // 8
+            return (groups[..., first] & groups[..., last]).reshape(len(flags), -1)
+        return flags
 
 
 class Shift(TensorOp):
@@ -333,123 +319,131 @@ class Shift(TensorOp):
     kind = "shift"
 
     def __init__(
-        self, cta: CTA, issuer: Warp, loc: Loc | None, what: str, thread: Any, group: int, address: int
+        self, cta: CTA, issuer: Warp, loc: Loc | None, what: str, thread: Thread, group: int, address: int
     ) -> None:
         super().__init__(cta, issuer, loc, what, thread, group)
-        self.address = address
+        self.where = self.cells(tensor_cells.SHIFTED, address)
 
     def work(self) -> None:
-        lane, column = split_address(self.address)
-        if lane % 32:
-            raise error("SML0861", at=self.loc, lane=lane, column=column, who=self.who())
-        for cta in group_ctas(self.cta, self.group):
-            memory = tensor_memory(cta)
-            cells = memory.check(self, *_grid(lane + np.arange(32), column + np.arange(8)))
-            words, bad = memory.read(self, cells)
-            memory.write(self, cells[:-1], words[1:], None if bad is None else bad[1:])
+        for memory, where in zip(self.memories, self.where, strict=True):
+            words, known = memory.read(self, where)
+            memory.write(self, where, _shifted(words), None if known is None else _shifted(known))
 
 
-class Load(TensorOp):
+class Transfer(NamedTuple):
+    """The part of one warp in a tcgen05.ld or st."""
+
+    warp: Warp
+    where: Placed
+
+
+class RegisterOp(TensorOp):
+    """tcgen05.ld or st of the warps of a gang, each on cells of its own and with its own knowledge."""
+
+    def __init__(self, cta: CTA, loc: Loc | None, what: str, span: tuple[int, int], parts: list[Transfer]) -> None:
+        self.span, self.parts = span, parts
+        self.clocks = [part.warp.clock.copy() for part in parts]
+        super().__init__(cta, [part.warp for part in parts], loc, what, (cta.rank, span), 0)
+        self.touched += [(self.memories[0], part.where.blocks) for part in parts]
+
+
+class Load(RegisterOp):
     """tcgen05.ld: cells [registers, parts, lanes] to registers of whole warps; two parts are 16-bit halves."""
 
     kind = "ld"
     interlocked = True
 
     def __init__(
-        self, cta: CTA, issuer: Warp, loc: Loc | None, what: str, clock: Clock, span: tuple[int, int], cells: Cells,
-        registers: list[int], reduce: Any = None,
+        self, cta: CTA, loc: Loc | None, what: str, span: tuple[int, int], parts: list[Transfer],
+        registers: list[int], reduce: Callable[[Words], Words] | None,
     ) -> None:  # fmt: skip
-        super().__init__(cta, issuer, loc, what, (cta.rank, span), 0)
-        self.clock, self.span, self.cells, self.registers = clock, span, cells, registers
-        self.reduce = reduce
+        super().__init__(cta, loc, what, span, parts)
+        self.registers, self.reduce = registers, reduce
         self.results = frozenset(registers)
 
     def work(self) -> None:
-        memory = tensor_memory(self.cta)
-        words, bad = memory.read(self, self.cells)
-        words, bad = (words[:, 0], bad) if words.shape[1] == 1 else (_halves(words), bad)
-        bad = None if bad is None else bad.any(axis=1)
-        if self.reduce is not None:
-            words, bad = self.reduce(words, bad)
-        lo, hi = self.span
+        memory = self.memories[0]
         rows = self.cta.registers.rows[0]
-        for k, n in enumerate(self.registers):
-            rows[n][lo:hi] = words[k]
-        if bad is not None or self.cta.undefined:
-            self._mark(bad)
-        for w in self.cta.warps[lo // 32 : hi // 32]:
-            for n in self.registers:
-                if w.hazards.get(n) is self:
-                    del w.hazards[n]
+        for (warp, where), clock in zip(self.parts, self.clocks, strict=True):
+            words, known = memory.read(self, where, clock)
+            bad = None
+            if words.shape[1] == 1:
+                words = words[:, 0]
+                bad = None if known is None else known[:, 0] != DEFINED
+            else:
+                words = (words[:, 0] & LOW) | words[:, 1] << np.uint32(16)
+                bad = None if known is None else (known & (DEFINED & LOW) != DEFINED & LOW).any(axis=1)
+            if self.reduce is not None:
+                words = np.concatenate([words, self.reduce(words)[None]])
+                bad = None if bad is None else np.concatenate([bad, bad.any(axis=0)[None]])
+            lo = warp.index * WARP
+            for k, n in enumerate(self.registers):
+                rows[n][lo : lo + WARP] = words[k]
+                if bad is not None or self.cta.undefined:
+                    self.cta.set_undefined(n, lo, lo + WARP, None if bad is None else bad[k])
+                if warp.hazards.get(n) is self:
+                    del warp.hazards[n]
         self.cta.refresh()
 
-    def _mark(self, bad: Bools | None) -> None:
-        lo, hi = self.span
-        for k, n in enumerate(self.registers):
-            self.cta.set_undefined(n, lo, hi, None if bad is None else bad[k])
 
-
-class Store(TensorOp):
+class Store(RegisterOp):
     """tcgen05.st: values [registers, parts, lanes] of whole warps, captured at issue, to cells."""
 
     kind = "st"
 
     def __init__(
-        self, cta: CTA, issuer: Warp, loc: Loc | None, what: str, clock: Clock, span: tuple[int, int], cells: Cells,
-        values: npt.NDArray[np.uint32], undefined: Bools | None,
+        self, cta: CTA, loc: Loc | None, what: str, span: tuple[int, int], parts: list[Transfer], values: Words,
+        undefined: Bools | None,
     ) -> None:  # fmt: skip
-        super().__init__(cta, issuer, loc, what, (cta.rank, span), 0)
-        self.clock, self.cells, self.values, self.undefined = clock, cells, values, undefined
+        super().__init__(cta, loc, what, span, parts)
+        self.values, self.undefined = values, undefined
 
     def work(self) -> None:
-        tensor_memory(self.cta).write(self, self.cells, self.values, self.undefined)
+        memory = self.memories[0]
+        for (warp, where), clock in zip(self.parts, self.clocks, strict=True):
+            lo = warp.index * WARP - self.span[0]
+            mine = slice(lo, lo + WARP)
+            known = None if self.undefined is None else known_cells(self.undefined[..., mine])
+            memory.write(self, where, self.values[..., mine], known, clock)
 
 
 class Commit(TensorOp):
-    """tcgen05.commit: one arrival on an mbarrier once all earlier operations of the thread are complete."""
+    """tcgen05.commit: one arrival on each of some mbarriers once all earlier operations of the thread are complete.
+
+    `bits` are those operations; `published` what fence::before_thread_sync, which a commit implies, orders before.
+    """
 
     kind = "commit"
 
     def __init__(
-        self, cta: CTA, issuer: Warp, loc: Loc | None, what: str, thread: Any, group: int,
+        self, cta: CTA, issuer: Warp, loc: Loc | None, what: str, thread: Thread, group: int,
         targets: list[tuple[CTA, int]], bits: int,
     ) -> None:  # fmt: skip
         super().__init__(cta, issuer, loc, what, thread, group)
-        self.targets, self.bits = targets, bits
+        self.targets = targets
+        self.bits = bits | self.clock.ops
+        self.published = bits | self.clock.tensor | self.clock.published
 
     def uses_shared(self, cta: CTA) -> bool:
         return not self.done and any(t is cta for t, _ in self.targets)
 
     def work(self) -> None:
         for cta, offset in self.targets:
-            found = mbarrier.live(cta).get(offset)
-            if found is None:
-                raise error(
-                    "SML0902", at=self.loc, operation="tcgen05.commit", what=cta.describe(offset), who=self.who()
-                )
-            found.arriving.ops |= self.bits
-            found.arrive(self, 1)
+            mbarrier.arrive_async(self, cta, offset, self.bits, self.published)
 
 
-def _halves(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    """[registers, 2, lanes] low halves of cells as one register each."""
-    return (words[:, 0] & np.uint32(0xFFFF)) | words[:, 1] << np.uint32(16)
+def _shifted(rows: Codes) -> Any:
+    return np.concatenate([rows[1:], rows[-1:]])
 
 
-def _grid(lanes: Cells, columns: Cells) -> tuple[Cells, Cells]:
-    return (
-        np.broadcast_to(lanes[:, None], (len(lanes), len(columns))),
-        np.broadcast_to(columns[None, :], (len(lanes), len(columns))),
-    )
-
-
-def _stack(parts: list[tuple[npt.NDArray[Any], Bools | None]]) -> tuple[npt.NDArray[Any], Bools | None]:
+def _stack(parts: list[tuple[Codes, Bools | None]]) -> tuple[Codes, Bools | None]:
     """The CTAs' rows one below the other, with their flags."""
     if len(parts) == 1:
         return parts[0]
     bad: Bools | None = None
     if any(f is not None for _, f in parts):
-        bad = np.concatenate([np.zeros(len(v), np.bool_) if f is None else f for v, f in parts])
+        like = next(f for _, f in parts if f is not None)
+        bad = np.concatenate([np.zeros_like(like) if f is None else f for _, f in parts])
     return np.concatenate([v for v, _ in parts]), bad
 
 
@@ -469,13 +463,13 @@ def _spread(rows: Bools | None, columns: Bools | None, cells: Bools | None, shap
     return out if cells is None else out | cells
 
 
-def _container(raw: npt.NDArray[np.uint8], fmt: str, packed4: bool) -> npt.NDArray[Any]:
+def _codes(raw: npt.NDArray[np.uint8], fmt: str, bits: int) -> Codes:
     """Bytes of A in tensor memory as codes: small formats lie in bytes, e2m1 in bits 5..2 (PTX 9.7.16.10.4)."""
-    if packed4:
+    if bits == 4:
         return unpack4(raw)
     form = FORMATS[fmt]
-    if form.bits == 4:
+    if bits == 8 and form.bits == 4:
         return raw >> 2 & 15
-    if form.bits == 6:
+    if bits == 8 and form.bits == 6:
         return raw & 63
-    return raw if form.bits == 8 else raw.view(form.dtype)
+    return raw if bits == 8 else raw.view(form.dtype)

@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from smalti.errors import Loc, error
+from smalti.errors import Loc
 from smalti.layout import fragments as layouts
-from smalti.layout.descriptors import SmemDescriptor, decode_smem, operand_units
 from smalti.numerics import fused_sum, sparse
-from smalti.numerics.formats import FORMATS
 from smalti.vgpu.engines import AsyncOp
 from smalti.vgpu.engines.fragments import (
     Block,
@@ -28,8 +26,7 @@ from smalti.vgpu.engines.fragments import (
     put_accumulator,
     to_matrix,
 )
-from smalti.vgpu.engines.order import meet
-from smalti.vgpu.memory import Agent, Segment
+from smalti.vgpu.engines.operands import Source, container, fetch
 from smalti.vgpu.warp import WARP, Wait
 
 if TYPE_CHECKING:
@@ -40,7 +37,6 @@ Array = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]
 GROUP = 128  # threads of a warpgroup
 ROWS = 64  # M of every wgmma
-UNIT = 16
 STATE = "wgmma"  # of Warp.state: a Pipeline; of CTA.engines: the queues
 
 
@@ -67,63 +63,6 @@ class Product(NamedTuple):
         return self.k * container(self.b_format) // 8
 
 
-@lru_cache
-def container(format_: str) -> int:
-    """Bits of one element as operands hold it."""
-    return {"tf32": 32, "b1": 1}.get(format_) or FORMATS[format_].bits
-
-
-class Source(NamedTuple):
-    """An operand in shared memory: the 16-byte units that the descriptor makes the tensor core read."""
-
-    descriptor: SmemDescriptor
-    units: npt.NDArray[np.int64]  # K-major [rows, K units], MN-major [K, row units]
-    flat: npt.NDArray[np.int64]
-    low: int  # first and last byte + 1
-    high: int
-    transposed: bool
-    format: str
-
-
-@lru_cache(2048)
-def source(bits: int, rows: int, k_bytes: int, format_: str, transposed: bool) -> Source:
-    """Errors: SML0416 bits that are no descriptor, SML0415."""
-    d = decode_smem("sm_90a", bits)
-    width = container(format_)
-    units = operand_units(d, major="MN" if transposed else "K", rows=rows, k_bytes=k_bytes, element_bits=max(width, 8))
-    return Source(d, units, units.ravel(), int(units.min()) * UNIT, (int(units.max()) + 1) * UNIT, transposed, format_)
-
-
-def check_window(agent: Agent, cta: CTA, operand: str, s: Source) -> None:
-    """Errors: SML0830 an operand that lies outside of the CTA's shared memory (E10: faults, or reads zeros)."""
-    segment = cta.shared
-    if s.low < segment.low or s.high > segment.size:
-        raise error(
-            "SML0830", at=agent.loc, operand=operand, low=hex(s.low), high=hex(s.high), first=hex(segment.low),
-            end=hex(segment.size), descriptor=str(tuple(s.descriptor)[1:6]), who=agent.who(),
-        )  # fmt: skip
-
-
-def fetch(segment: Segment, s: Source) -> tuple[Array, Bools | None]:
-    """The operand [rows, K] in its format's container, and which of its rows have an undefined byte (None: none)."""
-    raw = segment.opaque()[s.units]
-    width = container(s.format)
-    if width == 1:
-        matrix = np.unpackbits(raw.view(np.uint8).reshape(len(s.units), -1), axis=1, bitorder="little")
-    else:
-        matrix = raw.view(f"uint{width}").reshape(len(s.units), -1)
-    undefined: Bools | None = None
-    if segment.range_undefined(s.low, s.high):
-        known = segment.opaque(flags=True)[s.units].view(np.bool_).reshape(len(s.units), -1)
-        if not known.all():
-            if s.transposed:
-                bad = np.logical_not(known).reshape(len(known), -1, width // 8)
-                undefined = np.bitwise_or.reduce(np.bitwise_or.reduce(bad, axis=2), axis=0)
-            else:
-                undefined = np.bitwise_or.reduce(np.logical_not(known), axis=1)
-    return (matrix.T if s.transposed else matrix), undefined
-
-
 class Wgmma(AsyncOp):
     """One wgmma of one warpgroup. `results` are its accumulator registers (numbers); A's must not be written."""
 
@@ -133,12 +72,12 @@ class Wgmma(AsyncOp):
         self, cta: CTA, warps: list[Warp], loc: Loc | None, what: str, product: Product, a: Source | Block, b: Source,
         d: Block, accumulate: bool, metadata: Block | None,
     ) -> None:  # fmt: skip
-        super().__init__(cta, warps[0], loc, what)
-        self.clock = meet(warps)
+        super().__init__(cta, warps, loc, what)
         self.product, self.a, self.b, self.d = product, a, b, d
         self.accumulate, self.metadata = accumulate, metadata
         self.lo = warps[0].index * WARP
-        self.results = frozenset(d.numbers)
+        self.results = d.members
+        self.inputs = (*(a.numbers if isinstance(a, Block) else ()), *(metadata.numbers if metadata else ()))
         queues: dict[int, deque[Wgmma]] = cta.engines.setdefault(STATE, {})
         self.queue = queues.setdefault(self.lo, deque())
         self.queue.append(self)
@@ -152,6 +91,15 @@ class Wgmma(AsyncOp):
 
     def uses_shared(self, cta: CTA) -> bool:
         return cta is self.cta
+
+    def release(self, hazards: dict[int, Any]) -> None:
+        """A warp has waited: registers of which no later wgmma took hold are its own again."""
+        for n in self.inputs:
+            if hazards.get(n) is self:
+                del hazards[n]
+        if hazards.get(self.d.first) is self:  # all of D goes from one wgmma of a chain to the next
+            for n in self.d.numbers:
+                del hazards[n]
 
     def perform(self) -> bool:
         p, cta, lo = self.product, self.cta, self.lo
@@ -289,12 +237,8 @@ class GroupWait(Wait):
             while len(p.groups) > self.newest:
                 for op in p.groups.popleft():
                     w.clock.ops |= op.bit
-            if not p.groups and not p.open:
-                w.hazards.clear()
-            elif self.ops:
-                left = {id(op) for group in (*p.groups, p.open) for op in group}
-                w.hazards = {n: op for n, op in w.hazards.items() if id(op) in left}
-        self.gang.cta.refresh()
+                    op.release(w.hazards)
+        self.gang.refresh()
         return True
 
     def describe(self) -> str:

@@ -9,25 +9,43 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from smalti.errors import SmaltiError, error
-from smalti.layout.descriptors import SmemDescriptor, decode_smem
-from smalti.layout.instruction import decode_idesc, mma_k
+from smalti.layout.instruction import InstructionDescriptor, decode_idesc, mma_k
+from smalti.layout.tensor import COLUMNS
+from smalti.numerics.kinds import KINDS
 from smalti.ptx.module import Address, Immediate, Vector
-from smalti.vgpu.engines import order, tensor_cells
+from smalti.vgpu.engines import tensor_cells
 from smalti.vgpu.engines.mbarrier import place
-from smalti.vgpu.engines.tcgen05 import Commit, Copy, Load, Mma, OpsWait, Product, Shift, Store, TensorOp, split_address
-from smalti.vgpu.engines.tensor_memory import COLUMNS, TensorMemory, group_ctas, tensor_memory
+from smalti.vgpu.engines.operands import Source, check_window, container, source
+from smalti.vgpu.engines.pipeline import TensorOp, Thread, issued, issued_by
+from smalti.vgpu.engines.tcgen05 import (
+    LOW,
+    UPPER,
+    Commit,
+    Copy,
+    Load,
+    Mma,
+    OpsWait,
+    Product,
+    Shift,
+    Store,
+    Transfer,
+    Words,
+)
+from smalti.vgpu.engines.tensor_memory import (
+    TensorMemory,
+    group_ctas,
+    split_address,
+    tensor_memory,
+)
 from smalti.vgpu.execute import Context, Operation, Result, executor
 from smalti.vgpu.execute.barrier import assemble, executing
 from smalti.vgpu.machine import CTA
 from smalti.vgpu.program import Step
-from smalti.vgpu.warp import WARP, Gang, Wait
+from smalti.vgpu.warp import WARP, Gang, Wait, Warp
 
-_ISSUED = "tcgen05.issued"  # cluster: thread -> bits of its mma, cp and shift operations
 _OUT = {"ld": "tcgen05.ld", "st": "tcgen05.st"}  # warp: operations not yet waited for
-_WAITED = "tcgen05.waited"  # warp: bits of waited-for ld and st that no before_thread_sync has published yet
 
 
 def _group(step: Step) -> int:
@@ -96,7 +114,7 @@ def _meet(g: Gang, memory: TensorMemory, group: int, what: str, columns: int) ->
 def _columns(g: Gang, step: Step, source: Any) -> int:
     n = _one(source(g), g)
     if n not in (32, 64, 128, 256, 512):
-        nearest = min((32, 64, 128, 256, 512), key=lambda c: (abs(c - n), c))
+        nearest = next((c for c in (32, 64, 128, 256) if c >= n), 512)
         raise error("SML0869", at=step.loc, columns=n, nearest=nearest, who=g.who())
     return n
 
@@ -143,7 +161,7 @@ def _dealloc(context: Context, step: Step) -> Operation:
         if lane or memory.allocations.get(start) != n:
             have = ", ".join(f"{c} columns at {s:#x}" for s, c in memory.allocations.items()) or "none"
             raise error("SML0871", at=step.loc, columns=n, address=hex(address), have=have, who=g.who())
-        g.machine.memory.checks.tensor_freed(g, memory.segment, start, n)
+        g.machine.memory.checks.tensor_freed(g, memory, start, n)
         memory.free(start)
         g.machine.memory.version += 1
         return _meet(g, memory, group, "tcgen05.dealloc", n)
@@ -183,29 +201,37 @@ def _at(values: Any, lane: int) -> int:
     return int(row[lane]) if row.ndim else int(row)
 
 
-def _each_thread(step: Step, issue: Callable[[Gang, int, Any], TensorOp]) -> Operation:
+def _each_thread(step: Step, issue: Callable[[Gang, int, Warp, Thread], TensorOp]) -> Operation:
     """Every active thread issues one operation of its own (usually one thread is active)."""
+    group = _group(step)
 
     def op(g: Gang) -> Result:
-        issued = g.cta.cluster.engines.setdefault(_ISSUED, {})
+        for cta in group_ctas(g.cta, group):
+            if cta.exited.all():
+                raise error("SML0876", at=step.loc, opcode=step.opcode, peer=cta.name, who=g.who())
         for lane in np.flatnonzero(g.active()).tolist():
-            thread = (g.cta.rank, g.lo + lane)
-            new = issue(g, lane, thread)
-            g.machine.submit(new)
-            issued[thread, new.group] = issued.get((thread, new.group), 0) | new.bit
+            warp = g.cta.warps[(g.lo + lane) // WARP]
+            g.machine.submit(issue(g, lane, warp, (g.cta.rank, g.lo + lane)))
         return None
 
     return op
 
 
-def _descriptor(g: Gang, step: Step, bits: int, operand: str) -> SmemDescriptor:
-    """Errors: SML0873 with the reason that the layout gives."""
+def _refuse(g: Gang, step: Step, operand: str, reason: str) -> SmaltiError:
+    return error("SML0873", at=step.loc, operand=operand, opcode=step.opcode, reason=reason, who=g.who())
+
+
+def _operand(
+    g: Gang, step: Step, name: str, bits: int, rows: int, k_bytes: int, fmt: str, transposed: bool, padded: bool
+) -> Source:
+    """An operand in shared memory. Errors: SML0873 with the reason that the layout gives; SML0830."""
     try:
-        return decode_smem(g.machine.device.arch, bits)
+        found = source("tcgen05", g.machine.device.arch, bits, rows, k_bytes, fmt, transposed, padded)
     except SmaltiError as refusal:
-        raise error(
-            "SML0873", at=step.loc, operand=operand, opcode=step.opcode, reason=refusal.message, who=g.who()
-        ) from refusal
+        raise _refuse(g, step, name, refusal.message) from refusal
+    for cta in group_ctas(g.cta, _group(step)):
+        check_window(g, cta, name, found)
+    return found
 
 
 def _mma(context: Context, step: Step) -> Operation:
@@ -214,7 +240,7 @@ def _mma(context: Context, step: Step) -> Operation:
     group = _group(step)
     kind = form.get("kind").removeprefix("kind::")
     ws, ashift = "ws" in form, "ashift" in form
-    sparse_form = "sp" in step.opcode.split(".")
+    sparse = "sp" in step.opcode.split(".")
     in_memory = isinstance(bound["a"], Address)
     d, b = context.address(bound["d"], "tensor"), context.source(bound["b"], "b64")
     a = context.address(bound["a"], "tensor") if in_memory else context.source(bound["a"], "b64")
@@ -226,42 +252,39 @@ def _mma(context: Context, step: Step) -> Operation:
     scale_d = bound["scale_d"].value if isinstance(bound.get("scale_d"), Immediate) else 0  # type: ignore[union-attr]
     if "zero_columns" in bound:
         raise error("SML0874", at=step.loc, what="the zero-column mask of tcgen05.mma.ws", opcode=step.opcode)
-    vector = form.get("vec")
+    block = _block(kind, form.get("vec"), sparse) if scales[0] is not None else 0
 
-    def issue(g: Gang, lane: int, thread: Any) -> TensorOp:
-        bits = _at(idesc(g), lane)
-        try:
-            i = decode_idesc(kind, bits)
-            k = mma_k(i, group, ws)
-        except SmaltiError as refusal:
-            raise error(
-                "SML0873", at=step.loc, operand="idesc", opcode=step.opcode, reason=refusal.message, who=g.who()
-            ) from refusal
-        if i.sparse != sparse_form:
-            reason = (
-                f"its sparsity bit is {int(i.sparse)} but the instruction is {'sparse' if sparse_form else 'dense'}"
-            )
-            raise error("SML0873", at=step.loc, operand="idesc", opcode=step.opcode, reason=reason, who=g.who())
-        if i.k96:
-            raise error("SML0874", at=step.loc, what="K = 96", opcode=step.opcode)
+    def issue(g: Gang, lane: int, warp: Warp, thread: Thread) -> TensorOp:
+        i, k = _instruction(g, step, kind, _at(idesc(g), lane), group, ws, sparse, block)
+        padded, transposes = not kind.startswith("mxf4"), (i.transpose_a, i.transpose_b)
+        kept = k // 2 if sparse else k
         where = _at(a(g), lane)
+        if not in_memory:
+            k_bytes = kept * container(i.a_type, padded) // 8
+            first: Source | int = _operand(g, step, "A", where, i.m // group, k_bytes, i.a_type, transposes[0], padded)
+        else:
+            first = where
+            if transposes[0]:
+                raise _refuse(g, step, "idesc", "A is transposed, which A in tensor memory cannot be")
+        k_bytes = k * container(i.b_type, padded) // 8
         product = Product(
             descriptor=i,
             k=k,
             d=_at(d(g), lane),
-            a=where if in_memory else _descriptor(g, step, where, "A"),
-            b=_descriptor(g, step, _at(b(g), lane), "B"),
+            a=first,
+            b=_operand(g, step, "B", _at(b(g), lane), i.n // group, k_bytes, i.b_type, transposes[1], padded),
             accumulate=bool(_at(enable(g), lane)),
             ws=ws,
             metadata=None if meta is None else _at(meta(g), lane),
             scale_a=None if scales[0] is None else _at(scales[0](g), lane),
             scale_b=None if scales[1] is None else _at(scales[1](g), lane),
-            block=_block(kind, vector, i.scale_type) * (2 if i.sparse else 1) if scales[0] is not None else 0,
+            block=block,
             scale_d=scale_d,
             ashift=ashift,
             disabled=tuple(_at(w(g), lane) for w in words),
         )
-        return Mma(g.cta, g.cta.warps[(g.lo + lane) // WARP], step.loc, step.opcode, thread, group, product)
+        _lanes_fit(g, step, product, group)
+        return Mma(g.cta, warp, step.loc, step.opcode, thread, group, product)
 
     return _each_thread(step, issue)
 
@@ -270,11 +293,55 @@ for _name in ("tcgen05.mma", "tcgen05.mma.sp", "tcgen05.mma.ws", "tcgen05.mma.ws
     executor(_name)(_mma)
 
 
-def _block(kind: str, vector: str, scale_type: str) -> int:
-    """K elements of a dense A that one scale covers (PTX 9.7.16.10.7.2)."""
-    if vector in ("scale_vec::4X", "block16"):
-        return 16
-    return 32
+def _block(kind: str, vector: str, sparse: bool) -> int:
+    """K elements that one scale covers: 16 or 32 of a dense A, twice as many of a sparse one (PTX 9.7.16.10.7.1)."""
+    return (16 if vector in ("scale_vec::4X", "block16") else 32) << sparse
+
+
+def _instruction(
+    g: Gang, step: Step, kind: str, bits: int, group: int, ws: bool, sparse: bool, block: int
+) -> tuple[InstructionDescriptor, int]:
+    """The instruction descriptor and K. Errors: SML0873 what it says does not fit, SML0874 K = 96."""
+    try:
+        i = decode_idesc(kind, bits)
+        k = mma_k(i, group, ws)
+    except SmaltiError as refusal:
+        raise _refuse(g, step, "idesc", refusal.message) from refusal
+    if i.sparse != sparse:
+        what = "sparse" if sparse else "dense"
+        raise _refuse(g, step, "idesc", f"its sparsity bit is {int(i.sparse)} but the instruction is {what}")
+    if i.k96:
+        raise error("SML0874", at=step.loc, what="K = 96", opcode=step.opcode)
+    if i.selector > 1 or (i.selector and (not sparse or kind not in ("f16", "tf32"))):
+        raise _refuse(g, step, "idesc", f"sparsity selector {i.selector}, which kind::{kind} does not have here")
+    if "ashift" in step.form and i.m // group != 128:
+        raise _refuse(g, step, "idesc", f"M is {i.m}, but .ashift wants 128, or 256 on a pair")
+    if block:
+        factors = k // block
+        if (i.scale_type, block >> sparse) not in KINDS[f"tcgen05.{kind}"].scales:
+            raise _refuse(g, step, "idesc", f"{i.scale_type} scales do not go with blocks of {block >> sparse}")
+        for name, first in (("SFA", i.scale_a_id), ("SFB", i.scale_b_id)):
+            if first % factors or first + factors > 4:
+                raise _refuse(g, step, "idesc", f"{name} id {first}, but a row has {factors} factors in its 4 bytes")
+    return i, k
+
+
+def _lanes_fit(g: Gang, step: Step, product: Product, group: int) -> None:
+    """Lane alignment of D, A and metadata (PTX 9.7.16.10.5, 9.7.16.10.8.5). Errors: SML0877."""
+    i = product.descriptor
+    half = tensor_cells.half_lanes(i.m, group, product.ws, i.sparse)
+    lane, _ = split_address(product.d)
+    given = {"A": product.a if isinstance(product.a, int) else None, "metadata": product.metadata}
+    if lane not in ((0, 16) if half else (0,)):
+        raise error("SML0877", at=step.loc, what="D", lane=lane, legal="0 or 16" if half else "0", who=g.who())
+    for what, address in given.items():
+        if address is not None and split_address(address)[0] != lane:
+            raise error(
+                "SML0877", at=step.loc, what=what, lane=split_address(address)[0], legal=f"{lane}, as D", who=g.who()
+            )
+    for what, address in (("SFA", product.scale_a), ("SFB", product.scale_b)):
+        if address is not None and split_address(address)[0]:
+            raise error("SML0877", at=step.loc, what=what, lane=split_address(address)[0], legal="0", who=g.who())
 
 
 @executor("tcgen05.cp")
@@ -283,13 +350,14 @@ def _cp(context: Context, step: Step) -> Operation:
     form = step.form
     target, descriptor = context.address(bound["a"], "tensor"), context.source(bound["descriptor"], "b64")
     group = _group(step)
+    shape, multicast, fmt = form.get("shape"), form.get("multicast"), form.get("source")
+    rows, columns = tensor_cells.copied(shape, multicast)[0].shape
 
-    def issue(g: Gang, lane: int, thread: Any) -> TensorOp:
-        source = _descriptor(g, step, _at(descriptor(g), lane), "the source")
+    def issue(g: Gang, lane: int, warp: Warp, thread: Thread) -> TensorOp:
+        taken = _operand(g, step, "the source", _at(descriptor(g), lane), rows, 4 * columns, "u8", False, False)
         return Copy(
-            g.cta, g.cta.warps[(g.lo + lane) // WARP], step.loc, step.opcode, thread, group, _at(target(g), lane),
-            source, form.get("shape"), form.get("multicast"), form.get("source"),
-        )  # fmt: skip
+            g.cta, warp, step.loc, step.opcode, thread, group, _at(target(g), lane), taken, shape, multicast, fmt
+        )
 
     return _each_thread(step, issue)
 
@@ -299,9 +367,14 @@ def _shift(context: Context, step: Step) -> Operation:
     target = context.address(context.bind(step)["a"], "tensor")
     group = _group(step)
 
-    def issue(g: Gang, lane: int, thread: Any) -> TensorOp:
-        warp = g.cta.warps[(g.lo + lane) // WARP]
-        return Shift(g.cta, warp, step.loc, step.opcode, thread, group, _at(target(g), lane))
+    def issue(g: Gang, lane: int, warp: Warp, thread: Thread) -> TensorOp:
+        address = _at(target(g), lane)
+        if split_address(address)[0] % 32:
+            raise error(
+                "SML0877", at=step.loc, what="the matrix", lane=split_address(address)[0], legal="a multiple of 32",
+                who=g.who(),
+            )  # fmt: skip
+        return Shift(g.cta, warp, step.loc, step.opcode, thread, group, address)
 
     return _each_thread(step, issue)
 
@@ -314,22 +387,19 @@ def _commit(context: Context, step: Step) -> Operation:
     mask = context.source(bound["mask"], "u16") if "mask" in bound else None
     group = _group(step)
 
-    def op(g: Gang) -> Result:
-        for lane in np.flatnonzero(g.active()).tolist():
-            owner, offset = place(g, g.cta, space, _at(barrier(g), lane))
-            targets: list[tuple[CTA, int]] = [(owner, offset)]
-            if mask is not None:
-                chosen = _at(mask(g), lane)
-                if chosen >> len(g.cta.cluster.ctas):
-                    raise error("SML0875", at=step.loc, mask=hex(chosen), size=len(g.cta.cluster.ctas), who=g.who())
-                targets = [(c, offset) for c in g.cta.cluster.ctas if chosen >> c.rank & 1]
-            thread = (g.cta.rank, g.lo + lane)
-            bits = g.cta.cluster.engines.get(_ISSUED, {}).get((thread, group), 0)
-            warp = g.cta.warps[(g.lo + lane) // WARP]
-            g.machine.submit(Commit(g.cta, warp, step.loc, step.opcode, thread, group, targets, bits))
-        return None
+    def issue(g: Gang, lane: int, warp: Warp, thread: Thread) -> TensorOp:
+        owner, offset = place(g, g.cta, space, _at(barrier(g), lane))
+        targets: list[tuple[CTA, int]] = [(owner, offset)]
+        if mask is not None:
+            chosen = _at(mask(g), lane)
+            size = len(g.cta.cluster.ctas)
+            if chosen >> size or not chosen:
+                raise error("SML0875", at=step.loc, mask=hex(chosen), size=size, who=g.who())
+            targets = [(c, offset) for c in g.cta.cluster.ctas if chosen >> c.rank & 1]
+        bits = issued(g.cta.cluster, thread, group)
+        return Commit(g.cta, warp, step.loc, step.opcode, thread, group, targets, bits)
 
-    return op
+    return _each_thread(step, issue)
 
 
 # -- registers -----------------------------------------------------------------------------------------
@@ -342,19 +412,20 @@ def _uniform_by_warp(values: Any, g: Gang) -> list[int]:
     return [int(v) for v in row[:, 0]]
 
 
-def _transfer_cells(g: Gang, step: Step, addresses: list[int], packed: bool, split: int) -> npt.NDArray[np.int64]:
-    """Cells [registers, parts, lanes], with an address for each warp of the gang (warps usually have their own lanes in it);
-    a warp may only touch its own quarter (PTX 9.7.16.8.1). Errors: SML0866, SML0861, SML0862."""
-    lanes, columns = tensor_cells.moved(step.form.get("shape"), int(step.form.get("num")[1:]), packed, split)
+def _transfers(g: Gang, step: Step, addresses: list[int], cells: tensor_cells.Cells) -> list[Transfer]:
+    """The cells of each warp, which may only touch its own quarter of the lanes (PTX 9.7.16.8.1).
+
+    Errors: SML0866, SML0861, SML0862.
+    """
     memory = tensor_memory(g.cta)
     parts = []
     for warp, address in zip(g.warps(), addresses, strict=True):
-        lane, column = split_address(address)
-        base, top = 32 * (warp.index % 4), lane + int(lanes.max())
-        if lane < base or top >= base + 32:
-            raise error("SML0866", at=step.loc, warp=warp.name(), first=base, last=base + 31, low=lane, high=top)
-        parts.append(memory.check(g, lanes + lane, columns + column))
-    return np.concatenate(parts, axis=2)
+        lane, _ = split_address(address)
+        first, last = 32 * (warp.index % 4), lane + cells.blocks[-1].lane_end - 1
+        if lane < first or last >= first + 32:
+            raise error("SML0866", at=step.loc, warp=warp.name(), first=first, last=first + 31, low=lane, high=last)
+        parts.append(Transfer(warp, memory.place(g, cells, address)))
+    return parts
 
 
 def _registers_of(context: Context, operand: Any) -> list[Any]:
@@ -371,18 +442,17 @@ def _ld(context: Context, step: Step) -> Operation:
     bound = context.bind(step)
     numbers = [context.number(r) for r in _registers_of(context, bound["d"])]
     address = context.address(bound["a"], "tensor")
-    packed = "pack::16b" in step.form
-    split = _split_of(bound)
+    form = step.form
+    cells = tensor_cells.moved(form.get("shape"), int(form.get("num")[1:]), "pack::16b" in form, _split_of(bound))
     reduce = None
     if "value" in bound:
         numbers.append(context.number(bound["value"]))
         reduce = _reduction(step)
 
     def body(g: Gang) -> Result:
-        cells = _transfer_cells(g, step, _uniform_by_warp(address(g), g), packed, split)
-        warps = g.warps()
-        new = Load(g.cta, warps[0], step.loc, step.opcode, order.meet(warps), (g.lo, g.hi), cells, numbers, reduce)
-        for w in warps:
+        parts = _transfers(g, step, _uniform_by_warp(address(g), g), cells)
+        new = Load(g.cta, step.loc, step.opcode, (g.lo, g.hi), parts, numbers, reduce)
+        for w in g.warps():
             w.state.setdefault(_OUT["ld"], []).append(new)
             for n in numbers:
                 w.hazards[n] = new
@@ -393,22 +463,19 @@ def _ld(context: Context, step: Step) -> Operation:
     return _warp_wide(context, step, body)
 
 
-def _reduction(step: Step) -> Callable[[Any, Any], Any]:
-    """tcgen05.ld.red: the loaded registers and, last, their minimum or maximum in each lane."""
+def _reduction(step: Step) -> Callable[[Words], Words]:
+    """tcgen05.ld.red: of the loaded registers, the minimum or maximum in each lane."""
     type_, op = step.form.get("type"), step.form.get("op")
     dtype = {"f32": np.float32, "u32": np.uint32, "s32": np.int32}[type_]
     propagate, absolute = "NaN" in step.form, "abs" in step.form
     low, high = (np.minimum, np.maximum) if propagate or type_ != "f32" else (np.fmin, np.fmax)
     function = low if op == "min" else high
 
-    def run(words: npt.NDArray[np.uint32], bad: Any) -> Any:
+    def run(words: Words) -> Words:
         values = words.view(dtype)
         result = function.reduce(np.abs(values) if absolute else values, axis=0).astype(dtype)
-        bits = result.view(np.uint32)
-        if type_ == "f32":
-            bits = np.where(np.isnan(result), np.uint32(0x7FFFFFFF), bits)
-        out = np.concatenate([words, bits[None]])
-        return out, None if bad is None else np.concatenate([bad, bad.any(axis=0)[None]])
+        bits: Words = result.view(np.uint32)
+        return np.where(np.isnan(result), np.uint32(0x7FFFFFFF), bits) if type_ == "f32" else bits
 
     return run
 
@@ -420,8 +487,9 @@ def _st(context: Context, step: Step) -> Operation:
     sources = [context.source(o, "b32") for o in operands]
     numbers = [context.number(o) if not isinstance(o, Immediate) else None for o in operands]
     address = context.address(bound["a"], "tensor")
-    unpacked = "unpack::16b" in step.form
-    split = _split_of(bound)
+    form = step.form
+    unpacked = "unpack::16b" in form
+    cells = tensor_cells.moved(form.get("shape"), int(form.get("num")[1:]), unpacked, _split_of(bound))
 
     def body(g: Gang) -> Result:
         values = np.stack([np.broadcast_to(np.asarray(s(g)), g.width) for s in sources]).astype(np.uint32)
@@ -430,13 +498,12 @@ def _st(context: Context, step: Step) -> Operation:
             rows = [g.undefined(n) if n is not None else None for n in numbers]
             if any(r is not None for r in rows):
                 flags = np.stack([np.zeros(g.width, np.bool_) if r is None else r.copy() for r in rows])
-        parts = [values & np.uint32(0xFFFF), values >> np.uint32(16)] if unpacked else [values]
-        values = np.stack(parts, axis=1)
-        flags = None if flags is None else np.stack([flags] * len(parts), axis=1)
-        cells = _transfer_cells(g, step, _uniform_by_warp(address(g), g), unpacked, split)
-        warps = g.warps()
-        new = Store(g.cta, warps[0], step.loc, step.opcode, order.meet(warps), (g.lo, g.hi), cells, values, flags)
-        for w in warps:
+        halves = [values & LOW | UPPER, values >> np.uint32(16) | UPPER] if unpacked else [values]
+        values = np.stack(halves, axis=1)
+        flags = None if flags is None else np.stack([flags] * len(halves), axis=1)
+        parts = _transfers(g, step, _uniform_by_warp(address(g), g), cells)
+        new = Store(g.cta, step.loc, step.opcode, (g.lo, g.hi), parts, values, flags)
+        for w in g.warps():
             w.state.setdefault(_OUT["st"], []).append(new)
         g.machine.submit(new)
         return None
@@ -454,7 +521,7 @@ def _wait(kind: str) -> Callable[[Context, Step], Operation]:
             for w in warps:
                 for op in w.state.pop(_OUT[kind], ()):
                     w.clock.tensor |= op.bit
-                    w.state[_WAITED] = w.state.get(_WAITED, 0) | op.bit
+                    w.clock.ops |= op.bit
             return None
 
         return _warp_wide(context, step, body)
@@ -470,7 +537,9 @@ executor("tcgen05.wait::st", own_guard=True)(_wait("st"))
 def _before(context: Context, step: Step) -> Operation:
     def op(g: Gang) -> Result:
         for w in g.warps():
-            w.clock.ops |= w.state.pop(_WAITED, 0)
+            w.clock.published |= w.clock.tensor
+        for w, bits in issued_by(g):
+            w.clock.published |= bits
         return None
 
     return op

@@ -11,17 +11,8 @@ from smalti.errors import error
 from smalti.ptx.module import Immediate, Not, Operand, Register, Vector
 from smalti.vgpu.engines.blame import blame
 from smalti.vgpu.engines.fragments import Block
-from smalti.vgpu.engines.tensor_core import (
-    GROUP,
-    GroupWait,
-    Product,
-    Source,
-    Wgmma,
-    check_window,
-    container,
-    pipeline,
-    source,
-)
+from smalti.vgpu.engines.operands import Source, check_window, container, source
+from smalti.vgpu.engines.tensor_core import GROUP, GroupWait, Product, Wgmma, pipeline
 from smalti.vgpu.execute import Context, Operation, executor, let_go
 from smalti.vgpu.execute.barrier import assemble, executing
 from smalti.vgpu.machine import ConvergeWait
@@ -29,6 +20,7 @@ from smalti.vgpu.program import Step
 from smalti.vgpu.warp import WARP, Gang, Wait
 
 Bools = npt.NDArray[np.bool_]
+ARCH = "sm_90a"  # the only one with wgmma
 
 
 # -- all four warps ------------------------------------------------------------------------------------
@@ -168,16 +160,12 @@ def _mma(context: Context, step: Step) -> Operation:
         warps = cta.warps[(g.lo + lo) // WARP : (g.lo + lo) // WARP + 4]
         in_flight(g, warps[0].hazards)
         with blame(step.loc):
-            second = source(
-                _same(g, step, rows[b_number][lo : lo + GROUP], "b-desc"), product.n, product.k_bytes, product.b_format,
-                product.transpose_b,
-            )  # fmt: skip
+            b_bits = _same(g, step, rows[b_number][lo : lo + GROUP], "b-desc")
+            second = source("wgmma", ARCH, b_bits, product.n, product.k_bytes, product.b_format, product.transpose_b)
             first: Source | Block
             if a_block is None:
-                first = source(
-                    _same(g, step, rows[a_number][lo : lo + GROUP], "a-desc"), 64, a_bytes, product.a_format,
-                    product.transpose_a,
-                )  # fmt: skip
+                a_bits = _same(g, step, rows[a_number][lo : lo + GROUP], "a-desc")
+                first = source("wgmma", ARCH, a_bits, 64, a_bytes, product.a_format, product.transpose_a)
                 check_window(g, cta, "A", first)
             else:
                 first = a_block
