@@ -223,7 +223,7 @@ class Kernel:
         trace.emit("ret")
         code = self.function.__code__
         for i in function.body.instructions():
-            if id(i) not in written:  # of no line in particular
+            if id(i) not in written and id(i) not in trace.located:  # of no line in particular
                 i.loc = Loc(code.co_filename, code.co_firstlineno)
         function.params = trace.parameters.variables
         function.directives["reqntid"] = (trace.warps * 32, 1, 1)

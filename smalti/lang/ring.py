@@ -63,7 +63,7 @@ class Slot:
     @property
     def scales(self) -> Any:
         """The scales of the block-scaled operands in this stage."""
-        from smalti.lang.scales import Scaled, SlotScales
+        from smalti.lang.scaled import Scaled, SlotScales
 
         return SlotScales({n: i for n, i in self._items.items() if isinstance(i, Scaled)}, self._ring.name)
 
@@ -229,12 +229,13 @@ class _Put(AbstractContextManager[Any]):
             self._arrive_with_bytes()
             trace.note("wait", f"{ring.name}: empty stage; then {slot.bytes} bytes expected")
         else:
-            ring._counts(slot.full, threads.warps)
-            proxy_fence()
-            trace.note("fence", f"proxy fence: {ring.name} is written by threads")
+            ring._counts(slot.full, threads.warps * (2 if ring.pair else 1))
+            if not all(map(_in_tensor_memory, ring.items.values())):  # stores to that have their own fence
+                proxy_fence()
+                trace.note("fence", f"proxy fence: {ring.name} is written by threads")
             if slot.bytes:
                 raise error("SML0336", what="A TMA load", threads=threads.describe())
-            _arrive_warp(slot.full, 1)
+            _arrive_leader(slot.full) if ring.pair else _arrive_warp(slot.full, 1)
         self.state.advance(ring.stages)
 
     def _arrive_with_bytes(self) -> None:
@@ -262,7 +263,11 @@ class _Put(AbstractContextManager[Any]):
 def _halved(item: Any) -> bool:
     """Whether a CTA pair shares it: halves of operands, or an accumulator of the pair."""
     data = getattr(item, "data", item)
-    return bool(getattr(data, "halves", 0)) or (getattr(item, "group", 1) == 2 and hasattr(item, "tile_columns"))
+    return bool(getattr(data, "halves", 0)) or (_in_tensor_memory(item) and item.group == 2)
+
+
+def _in_tensor_memory(item: Any) -> bool:
+    return getattr(item, "in_tensor_memory", False)
 
 
 class _Get(AbstractContextManager[Any]):
@@ -307,6 +312,9 @@ class _Get(AbstractContextManager[Any]):
                 if groups:
                     wgmma.wait(0)
                     trace.note("wait", f"{ring.name}: for the products of this stage")
+                if "tma" in slot.uses:
+                    trace.emit("cp.async.bulk.wait_group.read", 0)
+                    trace.note("wait", f"{ring.name}: until TMA stores have read this stage")
                 if ring.pair:
                     _arrive_leader(slot.empty)
                 else:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from smalti.errors import error
+from smalti.lang import bulk
 from smalti.lang.access import Unit, load_units, store_units, thread_part, units
 from smalti.lang.arrays import Array
 from smalti.lang.barriers import proxy_fence, shared_address, sync_warpgroup
@@ -97,8 +98,6 @@ class Storage:
         self.variable: Variable | None = None
         self.unfenced = False  # written by threads, not yet ordered before TMA and tensor cores
         self.unsynchronised = False  # ... and not yet before other threads
-        self.tma_reads = False  # a TMA store reads it somewhere
-        self.writes: list[Later] = []  # places before writes by threads
         self.reads: list[tuple[Later, bool]] = []  # places before reads that found nothing to order; for TMA?
 
     def allocate(self, trace: Trace) -> Variable:
@@ -239,11 +238,8 @@ class Shared:
         """
         self._check(array)
         trace, storage = current(), self.storage
-        place = trace.later()
-        if storage.tma_reads:
-            self._wait_at(place)
-        else:
-            storage.writes.append(place)
+        if self.slot is None:  # a ring's stage is given back by its readers
+            bulk.written(storage)
         sync_warpgroup()
         trace.note("barrier", f"the warpgroup, before {storage.name} is overwritten")
         if self.axis == 1 and array.dtype.bits == 16 and _by_matrices(array.distribution):
@@ -285,21 +281,6 @@ class Shared:
         sync_warpgroup()
         trace.note("barrier", f"the warpgroup, after {storage.name} was written")
         storage.unsynchronised = False
-
-    def read_by_tma(self) -> None:
-        """A TMA store reads it here: writes that come after (also round a loop) wait for that."""
-        trace, storage = current(), self.storage
-        storage.tma_reads = True
-        for place in storage.writes:
-            if trace.region.shares_loop(place.region):
-                self._wait_at(place)
-        storage.writes.clear()
-
-    def _wait_at(self, place: Later) -> None:
-        trace = current()
-        with trace.at(place):
-            trace.emit("cp.async.bulk.wait_group.read", 0)
-            trace.note("wait", f"until TMA stores have read {self.storage.name}")
 
     def _check(self, array: Array) -> None:
         if not isinstance(array, Array):

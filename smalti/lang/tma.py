@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from smalti.errors import error
+from smalti.lang import bulk
 from smalti.lang.barriers import MBarrier
 from smalti.lang.parameters import MapParameter
 from smalti.lang.shared import Shared
@@ -128,7 +129,10 @@ def store(tile: Tile, source: Shared) -> None:
     trace = current()
     _check(source, tile, "store")
     source.publish(tensor=True)
-    source.read_by_tma()
+    if source.slot is not None:
+        source.slot.used("tma")
+    else:
+        bulk.stored(source.storage)
     if trace.region.threads.single:
         _issue_store(tile, source)
     else:

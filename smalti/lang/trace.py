@@ -111,6 +111,7 @@ class Trace:
     groups_in: dict[int, int] = field(default_factory=dict)  # of these, directly in a region
     after_wgmma: dict[str, list[Callable[[], None]]] = field(default_factory=dict)  # by role: at wait_group 0
     at_setup: list[Callable[[], None]] = field(default_factory=list)  # before the kernel's first barrier
+    located: set[int] = field(default_factory=set)  # instructions put in at the end that have a line of their own
     roles_made: bool = False
 
     def __post_init__(self) -> None:

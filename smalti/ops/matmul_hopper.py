@@ -20,11 +20,11 @@ def matmul_hopper(
     *,
     tile: Any = (128, 256, 64),
     stages: int = 4,
-    parts: int = 2,
+    parts: int = 4,
     group: int = 8,
     cluster: Any = (1, 1, 1),
 ) -> None:
-    """d = a @ b.T. `parts`: column parts in which D passes through shared memory on its way out.
+    """d = a @ b.T. `parts`: column parts in which D leaves, through two shared tiles in turn.
 
     The CTAs of a cluster take tiles below each other and load B once for all of them.
     """
@@ -35,7 +35,7 @@ def matmul_hopper(
     budget = {"load": 40, "mma": 232} if consumers == 2 else {"load": 0, "mma": 0}
     load, mma = sm.roles(load=sm.warpgroup(1, regs=budget["load"]), mma=sm.warpgroup(consumers, regs=budget["mma"]))
     ring = sm.ring(stages, a=A.shared(), b=B.shared(), readers=mma, multicast=("b",) if cluster[0] > 1 else ())
-    out = sm.shared((tm, part), d.dtype, name="d_out") if d.bulk else None
+    outs = [sm.shared((tm, part), d.dtype, name="d_out") for _ in range(min(parts, 2))] if d.bulk else []
     accumulated = sm.f32 if a.dtype.kind == "float" else sm.s32
     work = sm.persistent(D, group=group)
 
@@ -55,9 +55,9 @@ def matmul_hopper(
             values = acc.wait().to(d.dtype)
             for p in range(parts):
                 target = D[i, j].rows(g, rows).columns(p, part)
-                if out is None:
+                if not outs:
                     target.store(values.columns(p, part))
                 else:
-                    mine = out.rows(g, rows)
+                    mine = outs[p % len(outs)].rows(g, rows)
                     mine.set(values.columns(p, part))
                     target.store(mine)

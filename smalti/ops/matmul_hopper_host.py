@@ -46,12 +46,13 @@ class Shape(NamedTuple):
 
 SHAPES = (
     Shape(128, 256, 1.0),
-    Shape(128, 192, 0.97),
-    Shape(128, 128, 0.8),
-    Shape(64, 256, 0.75),
-    Shape(64, 128, 0.6),
-    Shape(64, 64, 0.4),
-    Shape(64, 32, 0.25),
+    Shape(128, 192, 0.98),
+    Shape(128, 128, 0.95),
+    Shape(256, 128, 0.9),
+    Shape(64, 256, 0.86),
+    Shape(64, 128, 0.78),
+    Shape(64, 64, 0.5),
+    Shape(64, 32, 0.18),
 )
 
 
@@ -130,15 +131,17 @@ def choose(m: int, n: int, k: int, kind: DType, result: DType, sms: int) -> dict
 
 
 def _fit(shape: Shape, result: DType) -> tuple[int, int]:
-    """As many stages as fit (4 to 6 where they can be had), and the fewest column parts of D that leave room."""
+    """As many stages as fit (4 to 6 where they can be had), and the fewest column parts of D that leave room.
+
+    Parts are whole swizzle spans wide and pass through two tiles in turn.
+    """
     stage = (shape.rows + shape.columns) * LINE + 16
     for stages in (6, 5, 4, 3, 2):
         for parts in (1, 2, 4, 8):
-            columns = shape.columns // parts
-            if shape.columns % parts or columns * result.bits // 8 % BULK or columns % 16:
+            line = shape.columns // parts * result.bits // 8
+            if shape.columns % parts or line % (BULK if parts == 1 else LINE) or shape.columns // parts % 16:
                 continue
-            out = -(-shape.rows * columns * result.bits // 8 // 1024) * 1024
-            if stages * stage + out <= SHARED_LIMIT and (parts <= 2 or stages <= 4):
+            if stages * stage + min(parts, 2) * shape.rows * line <= SHARED_LIMIT and (parts <= 2 or stages <= 4):
                 return stages, parts
     raise AssertionError(shape)
 

@@ -18,9 +18,10 @@ def test_plan_of_the_hopper_matmul():
     assert {b.name: (b.stages, b.bytes) for b in plan.buffers} == {
         "a": (4, 65536),
         "b": (4, 131072),
-        "d_out": (1, 32768),
+        "d_out": (1, 16384),
+        "d_out2": (1, 16384),
     }
-    assert plan.shared_bytes == 65536 + 131072 + 32768 + 8 * 8
+    assert plan.shared_bytes == 65536 + 131072 + 2 * 16384 + 8 * 8
     assert [(b.name, b.number, b.arrivals) for b in plan.barriers] == [("ring_full", 4, 1), ("ring_empty", 4, 8)]
     text = str(plan)
     for said in (
@@ -32,6 +33,7 @@ def test_plan_of_the_hopper_matmul():
         "proxy fence: d_out was written by threads",
         "until TMA stores have read d_out",
         "TMA store of d from d_out, clipped, one thread",
+        "until TMA stores have read d_out, 1 later left in flight",
         "a: 4 x 128x64 bf16, 128B swizzle",
     ):
         assert said in text, said

@@ -170,3 +170,70 @@ def test_products_in_a_nested_loop_cannot_be_counted(kit):
     with pytest.raises(SmaltiError) as raised:
         kit.trace(body, "bf16", "bf16", signature="a[M,K], b[N,K] -> d[M,N]")
     assert raised.value.code == "SML0352"
+
+
+@sm.kernel("a[M,N] -> d[M,N]", arch="sm_90a")
+def stored_by_the_reader(a, d):
+    """The reader of a channel stores its stage by TMA: the stage is given back only once it has been read."""
+    A, D = a.tiles(64, 64), d.tiles(64, 64)
+    write, read = sm.roles(write=sm.warpgroup(1), read=sm.warpgroup(1))
+    tile = sm.channel(D.shared(), writer=write, reader=read, slots=2)
+    layout = sm.wgmma.d_layout((64, 64))
+    with write:
+        for i in A.range(0):
+            with tile.put() as t:
+                t.set(A[i, 0].load(layout) * 2.0)
+    with read:
+        for i in A.range(0):
+            with tile.get() as t:
+                D[i, 0].store(t)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_stages_stored_by_tma(seed):
+    a = np.arange(500 * 64, dtype=np.float32).reshape(500, 64)
+    np.testing.assert_array_equal(stored_by_the_reader(a, device=V, seed=seed), a * 2)
+
+
+@pytest.mark.parametrize(
+    "parts, tiles, left", [(1, 1, [0]), (2, 1, [0, 0]), (2, 2, [1, 1]), (4, 2, [1] * 4), (4, 4, [3] * 4)]
+)
+def test_as_many_tma_stores_stay_in_flight_as_may(kit, parts, tiles, left):
+    """A loop that stores `parts` times through `tiles` tiles in turn."""
+
+    def body(a, d):
+        outs = [d.tiles(64, 64).shared() for _ in range(tiles)]
+        x = a.tiles(64, 64)[0, 0].load(sm.wgmma.d_layout((64, 64)))
+        for i in sm.range(4):
+            for p in range(parts):
+                outs[p % tiles].set(x)
+                d.tiles(64, 64)[i, p].store(outs[p % tiles])
+
+    waits = [i.operands[0].value for i in kit.instructions(kit.trace(body)) if i.opcode.endswith("wait_group.read")]
+    assert waits == left
+
+
+def test_stores_elsewhere_are_all_waited_for(kit):
+    """Under a branch the number of later stores is not known: none stays in flight."""
+
+    def body(a, d):
+        out, other = d.tiles(64, 64).shared(), d.tiles(64, 64).shared()
+        x = a.tiles(64, 64)[0, 0].load(sm.wgmma.d_layout((64, 64)))
+        for i in sm.range(4):
+            out.set(x)
+            with sm.when(i > 1):
+                d.tiles(64, 64)[i, 0].store(out)
+            other.set(x)
+            d.tiles(64, 64)[i, 1].store(other)
+
+    waits = [i.operands[0].value for i in kit.instructions(kit.trace(body)) if i.opcode.endswith("wait_group.read")]
+    assert waits == [0, 0]
+
+
+def test_no_wait_without_a_store_before(kit):
+    def body(a, d):
+        out = d.tiles(64, 64).shared()
+        out.set(a.tiles(64, 64)[0, 0].load(sm.wgmma.d_layout((64, 64))))
+        d.tiles(64, 64)[0, 0].store(out)
+
+    assert "cp.async.bulk.wait_group.read" not in kit.opcodes(kit.trace(body))

@@ -92,7 +92,7 @@ def test_any_size(m, k, n):
 @pytest.mark.parametrize(
     "options",
     [
-        {"tile": (128, 256, 64), "stages": 4, "parts": 2},
+        {"tile": (128, 256, 64), "stages": 4, "parts": 4},
         {"tile": (128, 64, 64), "stages": 2, "parts": 4, "group": 1},
         {"tile": (64, 128, 64), "stages": 3, "parts": 1},
         {"tile": (256, 64, 64), "stages": 2, "parts": 1},
@@ -157,7 +157,7 @@ def test_special_values():
 
 def test_choice_of_tiles():
     big = choose(4096, 4096, 4096, sm.bf16, sm.bf16, 132)
-    assert big == {"tile": (128, 256, 64), "stages": 4, "parts": 2}
+    assert big == {"tile": (128, 256, 64), "stages": 4, "parts": 4}
     assert choose(4096, 4096, 4096, sm.e4m3, sm.bf16, 132)["tile"] == (128, 256, 128)
     assert choose(16, 8192, 8192, sm.bf16, sm.bf16, 132)["tile"][0] == 64
     for m, n in ((1, 1), (100, 3000), (5000, 64)):

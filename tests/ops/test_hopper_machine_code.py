@@ -33,11 +33,11 @@ def facts(name, **how):
 
 CASES = {
     "bf16": (("bf16", "bf16"), {}, "HGMMA"),
-    "f16": (("f16", "f16"), {"d": "f32", "parts": 4}, "HGMMA"),
+    "f16": (("f16", "f16"), {"d": "f32", "parts": 8}, "HGMMA"),
     "fp8": (("e4m3", "e5m2"), {"d": "bf16", "tile": (128, 256, 128)}, "QGMMA"),
     "fp8 out": (("e4m3", "e4m3"), {"d": "e4m3", "tile": (128, 256, 128), "parts": 1}, "QGMMA"),
-    "tf32": (("tf32", "tf32"), {"tile": (128, 256, 32), "parts": 4}, "HGMMA"),
-    "int8": (("s8", "u8"), {"tile": (128, 256, 128), "parts": 4}, "IGMMA"),
+    "tf32": (("tf32", "tf32"), {"tile": (128, 256, 32), "parts": 8}, "HGMMA"),
+    "int8": (("s8", "u8"), {"tile": (128, 256, 128), "parts": 8}, "IGMMA"),
     "plain 2 bytes": (("bf16", "bf16"), {"d": facts("bf16", alignment=2)}, "HGMMA"),
     "plain 8 bytes": (("bf16", "bf16"), {"d": facts("bf16", alignment=8), "parts": 1}, "HGMMA"),
     "transposed": ((facts("f16", axis=0), facts("f16", axis=0)), {}, "HGMMA"),
