@@ -1,5 +1,6 @@
 """The instruction table against the opcodes of real compilers and against the assembler."""
 
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -129,3 +130,12 @@ def test_table_and_assembler_agree(everything, target, version):
     assert not differences, f"{len(differences)}:\n" + "\n".join(differences[:10])
     if target in ("sm_90a", "sm_100a") and version == "9.4":
         assert 0 < len(errors) < len(instances) / 2  # neither all nor none: the comparison means something
+
+
+def test_the_reference_page_is_the_table():
+    """docs/instructions.md is what tools/instructions.py makes of the table."""
+    root = Path(__file__).parents[2]
+    spec = spec_from_file_location("instructions", root / "tools" / "instructions.py")
+    tool = module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    assert (root / "docs" / "instructions.md").read_text(encoding="utf-8") == tool.page()
