@@ -41,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--triggers", type=Path, help="TOML file with triggers (default: those for JAX's tensor-core layer)"
     )
     prove.add_argument("--python", default=sys.executable, help="interpreter that has the package")
-    prove.add_argument("--seconds", type=int, default=60, help="time limit of one trigger")
+    prove.add_argument("--seconds", type=int, default=120, help="time limit of a child process")
     sarif = below.add_parser("sarif", help="rule metadata (SARIF) of Smalti's own codes")
     sarif.add_argument("-o", "--output", type=Path)
 

@@ -50,9 +50,8 @@ def page(one: Page, source: list[str], up: str = "../") -> str:
     if one.asynchronous:
         parts.append('<p class="warn">Reported late: the line that shows it is not to blame.</p>')
     if one.message:
-        parts.append(
-            f'<h2 id="message">Error message</h2><pre class="message" tabindex="0">{esc(one.type)}: {esc(one.message)}</pre>'
-        )
+        text = f"{esc(one.type)}: {esc(one.message)}"
+        parts.append(f'<h2 id="message">Error message</h2><pre class="message" tabindex="0">{text}</pre>')
     parts += [_text("What it means", one.meaning), _text("In Smalti", one.in_smalti, "answer")]
     parts.append(_reach(one.entries))
     parts.append(_guard(one))

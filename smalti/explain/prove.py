@@ -29,28 +29,35 @@ try:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 except (ImportError, ValueError, OSError):
     pass
-source = open(sys.argv[1], encoding="utf-8").read()
-answer = {{"raised": ""}}
-try:
-    exec(compile(source, sys.argv[1], "exec"), {{"__name__": "trigger"}})
-except BaseException as raised:
-    chain, seen, one = [], set(), raised
-    while one is not None and id(one) not in seen and len(chain) < 20:
-        seen.add(id(one))
-        frames = [[f.filename, f.lineno, f.name] for f in traceback.extract_tb(one.__traceback__)][-40:]
-        chain.append([type(one).__name__, str(one)[:4000], frames])
-        one = one.__cause__ or one.__context__
-    answer = {{"raised": chain}}
-print("\\n@@" + json.dumps(answer))
+with open(sys.argv[1], encoding="utf-8") as file:
+    work = json.load(file)
+space = {{"__name__": "trigger"}}
+exec(compile(work["prelude"], "prelude", "exec"), space)
+for number, source in work["sources"]:
+    answer = ""
+    try:
+        exec(compile(source, "trigger", "exec"), dict(space))
+    except BaseException as raised:
+        answer, seen, one = [], set(), raised
+        while one is not None and id(one) not in seen and len(answer) < 20:
+            seen.add(id(one))
+            frames = [[f.filename, f.lineno, f.name] for f in traceback.extract_tb(one.__traceback__)][-40:]
+            answer.append([type(one).__name__, str(one)[:4000], frames])
+            one = one.__cause__ or one.__context__
+    print("\\n@@" + json.dumps([number, answer]), flush=True)
 """
 
 
-def triggers(path: Path) -> list[dict[str, Any]]:
-    """Triggers of a TOML file: name, path, function, type, source, and optionally mended. Errors: SML1212."""
+def triggers(path: Path) -> tuple[str, list[dict[str, Any]]]:
+    """(prelude, triggers) of a TOML file; a trigger has name, path, function, type, source, and perhaps mended.
+
+    Errors: SML1212.
+    """
     import tomllib
 
     try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))["trigger"]
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+        found = data["trigger"]
         for one in found:
             missing = [
                 key for key in ("name", "path", "function", "type", "source") if not isinstance(one.get(key), str)
@@ -59,7 +66,7 @@ def triggers(path: Path) -> list[dict[str, Any]]:
                 raise ValueError(f"a trigger lacks {', '.join(missing)}")
     except (OSError, ValueError, KeyError, TypeError) as bad:
         raise error("SML1212", path=str(path), reason=str(bad)) from None
-    return list(found)
+    return str(data.get("prelude", "")), list(found)
 
 
 def shipped_triggers() -> Path:
@@ -67,51 +74,70 @@ def shipped_triggers() -> Path:
     return Path(str(resources.files("smalti.explain") / "triggers" / "jax_mosaic.toml"))
 
 
-def run(source: str, python: str, seconds: int) -> dict[str, Any]:
-    """What a source raises when `python` runs it in a child: {"raised": chain or ""}, or {"failed": why}."""
+def run(prelude: str, sources: list[str], python: str, seconds: int) -> list[dict[str, Any]]:
+    """What each source raises when `python` runs them in a child: {"raised": chain or ""}, or {"failed": why}.
+
+    A child that dies or runs out of time costs the source that it was at; the rest goes to another child.
+    """
+    outcomes: dict[int, dict[str, Any]] = {}
+    waiting = list(enumerate(sources))
+    while waiting:
+        done, why = _child(prelude, waiting, python, seconds)
+        outcomes.update((number, {"raised": raised}) for number, raised in done)
+        waiting = [one for one in waiting if one[0] not in outcomes]
+        if waiting:
+            outcomes[waiting.pop(0)[0]] = {"failed": why}
+            if not done:  # it never got to the first source: neither would another child
+                outcomes.update((number, {"failed": why}) for number, _ in waiting)
+                break
+    return [outcomes[number] for number in range(len(sources))]
+
+
+def _child(prelude: str, work: list[tuple[int, str]], python: str, seconds: int) -> tuple[list[Any], str]:
     with tempfile.TemporaryDirectory() as folder:
-        file, child = Path(folder, "trigger.py"), Path(folder, "child.py")
-        file.write_text(source, encoding="utf-8")
+        file, child = Path(folder, "work.json"), Path(folder, "child.py")
+        file.write_text(json.dumps({"prelude": prelude, "sources": work}), encoding="utf-8")
         child.write_text(_CHILD.format(memory=MEMORY, seconds=seconds), encoding="utf-8")
         kept = {k: v for k, v in os.environ.items() if k in ("PATH", "HOME", "LANG", "SYSTEMROOT", "TMPDIR")}
-        environment = {**kept, "JAX_PLATFORMS": "cpu", "JAX_TRACEBACK_FILTERING": "off", "PYTHONDONTWRITEBYTECODE": "1"}
+        environment = {**kept, "JAX_PLATFORMS": "cpu", "JAX_TRACEBACK_FILTERING": "off"}
         try:
             done = subprocess.run(
-                [python, "-I", str(child), str(file)], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
-                capture_output=True, timeout=seconds, check=False,
+                [python, "-B", str(child), str(file)], cwd=folder, env=environment,
+                stdin=subprocess.DEVNULL, capture_output=True, timeout=seconds, check=False,
             )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            return {"failed": f"ran past {seconds} s"}
+            out, why = done.stdout, f"the child ended with {done.returncode}: {_text(done.stderr)[-300:]}"
+        except subprocess.TimeoutExpired as late:
+            out, why = late.stdout or b"", f"ran past {seconds} s"
         except OSError as failed:
-            return {"failed": str(failed)}
-    text = done.stdout[-LARGEST_OUTPUT:].decode("utf-8", errors="replace")
-    line = next((li for li in reversed(text.splitlines()) if li.startswith("@@")), "")
-    if not line:
-        return {"failed": f"the child ended with {done.returncode}: {done.stderr[-300:].decode(errors='replace')}"}
-    found: dict[str, Any] = json.loads(line[2:])
-    return found
+            return [], str(failed)
+    lines = _text(out[-LARGEST_OUTPUT:]).splitlines()
+    return [json.loads(line[2:]) for line in lines if line.startswith("@@[") and line.endswith("]")], why
 
 
-def prove(index: Path, file: Path | None, python: str = sys.executable, seconds: int = 60) -> list[dict[str, Any]]:
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", errors="replace")
+
+
+def prove(index: Path, file: Path | None, python: str = sys.executable, seconds: int = 120) -> list[dict[str, Any]]:
     """Run every trigger; one that raises at its site is recorded there. Gives name, proved, detail of each."""
+    prelude, work = triggers(file or shipped_triggers())
+    sources = [one["source"] for one in work]
+    mended = [one for one in work if one.get("mended")]
+    outcomes = run(prelude, [*sources, *[one["mended"] for one in mended]], python, seconds)
+    after = {one["name"]: outcome for one, outcome in zip(mended, outcomes[len(sources) :], strict=True)}
     store = Store(index)
     results = []
     proofs: dict[str, list[dict[str, Any]]] = {}
-    for one in triggers(file or shipped_triggers()):
-        outcome = run(one["source"], python, seconds)
+    when = time.strftime("%Y-%m-%d", time.gmtime())
+    for one, outcome in zip(work, outcomes, strict=False):
         site, detail = _site(store, one, outcome)
-        if site is not None and one.get("mended"):
-            after = run(one["mended"], python, seconds)
-            if after.get("raised") != "":
-                again, _ = _site(store, one, after)
-                detail += "; the mended one still ends there" if again else "; the mended one gets past it"
-                site = None if again else site
-            else:
-                detail += "; the mended one runs"
+        if site is not None and (then := after.get(one["name"])) is not None:
+            again, where = _site(store, one, then)
+            detail += "; the mended one runs" if then.get("raised") == "" else f"; the mended one: {where}"
+            site = None if again == site else site
         if site is not None:
-            when = time.strftime("%Y-%m-%d", time.gmtime())
-            run_with = {"trigger": one["name"], "when": when, "source": one["source"], "mended": one.get("mended", "")}
-            proofs.setdefault(site, []).append(run_with)
+            told = {"trigger": one["name"], "when": when, "source": one["source"], "mended": one.get("mended", "")}
+            proofs.setdefault(site, []).append(told)
         results.append({"name": one["name"], "proved": site is not None, "detail": detail, "site": site})
     store.close()
     with locked(index):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
+import multiprocessing
 import os
 import sqlite3
 import sys
@@ -25,12 +26,12 @@ from smalti.explain import store
 from smalti.explain.index import module as reading
 from smalti.explain.index import upstream
 from smalti.explain.index.graph import Graph
-from smalti.explain.index.sites import records
+from smalti.explain.index.sites import kept, records
 from smalti.explain.template import skeleton, words
 
 LARGEST_FILE = 4 << 20
 MOST_FILES = 20_000
-ANALYSIS = 1  # a change here rebuilds records from cached summaries
+ANALYSIS = 2  # a change here rebuilds records from cached summaries
 SMALL_ENOUGH_TO_STAY = 40  # files that are not worth worker processes
 
 
@@ -120,7 +121,7 @@ def index(subject: Subject, path: Path, say: Callable[[str], None] = lambda text
         say(f"joining {len(summaries)} files")
         graph = Graph({name: json.loads(text) for name, text in summaries.items()})
         paths = {name: f.path for name, f in files.items()}
-        made = records(graph, subject.package, paths, subject.only)
+        made = _records(graph, subject, paths)
         upstream.attach(made, subject.tests, subject.package)
         counts = {
             "raise": sum(r["kind"] == "raise" for r in made),
@@ -187,6 +188,32 @@ def _text(data: bytes) -> str:
     except (SyntaxError, LookupError):
         text = data.decode("utf-8", errors="replace")
     return text.replace("\r\n", "\n").replace("\r", "\n").lstrip("\ufeff")
+
+
+_SHARED: list[tuple[Graph, str, dict[str, str]]] = []  # what forked workers find in memory
+
+
+def _records(graph: Graph, subject: Subject, paths: dict[str, str]) -> list[dict[str, Any]]:
+    """Records of all modules, in the order of their names; shared out over processes where that is cheap."""
+    names = sorted(name for name in graph.modules if kept(name, subject.only))
+    workers = min(os.cpu_count() or 1, 8)
+    if len(names) <= SMALL_ENOUGH_TO_STAY or workers < 2 or "fork" not in multiprocessing.get_all_start_methods():
+        return records(graph, subject.package, paths, names)
+    sizes = {n: sum(len(f["sites"]) * len(f["conditions"]) for f in graph.modules[n]["functions"]) for n in names}
+    _SHARED.append((graph, subject.package, paths))
+    try:
+        context = multiprocessing.get_context("fork")
+        with ProcessPoolExecutor(workers, context) as pool:
+            by_size = sorted(names, key=lambda n: -sizes[n])
+            made = dict(zip(by_size, pool.map(_one_module, by_size), strict=True))
+    finally:
+        _SHARED.clear()
+    return [record for name in names for record in json.loads(made[name])]
+
+
+def _one_module(name: str) -> str:
+    graph, package, paths = _SHARED[-1]
+    return json.dumps(records(graph, package, paths, [name]))
 
 
 def _old(path: Path) -> store.Store | None:

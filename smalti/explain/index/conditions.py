@@ -67,6 +67,12 @@ def rebuilt(node: Any, change: Callable[[Any], Any]) -> Any:
     return type(node)(**{n: altered.get(n, getattr(node, n, None)) for n in node._fields})
 
 
+def _as_call(text: str) -> str:
+    """`subject matches pattern` as a call, so that names in the subject can be followed."""
+    subject, _, pattern = text.partition(" matches ")
+    return f"matches({subject}, {pattern!r})"
+
+
 class View:
     """A function's definitions as a reader of the code sees them at a place."""
 
@@ -83,10 +89,11 @@ class View:
         seen: dict[str, set[str]] = {}
         for index, held in site["path"]:
             kind, text, order = self.function["conditions"][index]
-            tree = self._versioned(text, order, site["path"]) if kind in ("if", "assert", "while") else None
+            asked = text if kind in ("if", "assert", "while") else _as_call(text) if kind == "case" else ""
+            tree = self._versioned(asked, order, site["path"]) if asked else None
             if tree is not None and not held:
                 tree = negate(tree)
-            if tree is not None:
+            if tree is not None and kind != "case":
                 shown = show(tree)
             elif kind == "for":
                 shown = f"for some {text}"

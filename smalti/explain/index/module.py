@@ -14,7 +14,7 @@ import libcst as cst
 from smalti.explain.index import text as words
 from smalti.explain.index.text import code, dotted
 
-FORMAT = 1  # of the summaries; a change makes every cached one stale
+FORMAT = 2  # of the summaries; a change makes every cached one stale
 MOST_CALLS = 400  # argument texts kept in one function
 
 Path = list[tuple[int, bool]]  # conditions of the enclosing function that hold, and how

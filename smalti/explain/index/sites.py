@@ -6,9 +6,7 @@ Pure functions of the graph; reads and writes no files.
 from __future__ import annotations
 
 import ast
-import builtins
 import hashlib
-from itertools import pairwise
 from typing import Any
 from zlib import crc32
 
@@ -29,12 +27,15 @@ def identity(package: str, function: str, kind: str, template: str, ordinal: int
     return hashlib.sha256(key.encode()).hexdigest()[:16]
 
 
-def records(graph: Graph, package: str, paths: dict[str, str], only: tuple[str, ...]) -> list[dict[str, Any]]:
-    """A record for each raise and assert of the modules in `only` (all where empty)."""
+def kept(name: str, only: tuple[str, ...]) -> bool:
+    """Whether a module is one of those to make records of (all where `only` is empty)."""
+    return not only or any(name == p or name.startswith(p + ".") for p in only)
+
+
+def records(graph: Graph, package: str, paths: dict[str, str], names: list[str]) -> list[dict[str, Any]]:
+    """A record for each raise and assert of the named modules."""
     made = []
-    for name in sorted(graph.modules):
-        if only and not any(name == p or name.startswith(p + ".") for p in only):
-            continue
+    for name in names:
         seen: dict[tuple[str, ...], int] = {}
         for function in graph.modules[name]["functions"]:
             view = View(function)
@@ -235,27 +236,82 @@ def _rewrite(
     graph: Graph, path: list[tuple[str, str]], view: View, own: list[Condition], site: dict[str, Any], one: Any
 ) -> None:
     """Tier 3 of one entry: the innermost condition in the entry's parameters."""
-    last = next((c for c in reversed(own) if c.tree is not None), None)
-    tree = _full(last.tree, view, site["path"]) if last is not None and last.tree is not None else None
+    inner = [c for c in own if c.kind not in ("for", "while")]
+    if not inner:
+        if len(path) == 1:
+            one["guard"] = "always"
+        return
+    if inner[-1].tree is None:
+        return
+    trees = [tree for tree in [_full(inner[-1].tree, view, site["path"])] if tree is not None]
     steps = path[::-1]
-    for (callee, kind), (caller, _) in pairwise(steps):
-        if kind != "call" or caller not in graph.functions or callee not in graph.functions:
-            tree = None
-            if kind not in ("nested",):
-                break
-            continue
-        calls = _calls(graph, caller, callee)
-        outer = _view(graph, caller)
-        if not calls:
-            break
-        if tree is not None and len(calls) == 1:
-            moved_tree = _replace(tree, _bound(graph.functions[callee], calls[0], outer))
-            tree = _full(moved_tree, outer, calls[0]["path"]) if moved_tree is not None else None
+    place = 0
+    while place + 1 < len(steps) and trees:
+        (callee, kind), (caller, _) = steps[place], steps[place + 1]
+        place += 1
+        if callee not in graph.functions:
+            return
+        function = graph.functions[callee]
+        if kind == "registered" and caller not in graph.functions and place + 1 < len(steps):
+            caller, shared = steps[place + 1][0], caller  # what registers it is bound by the function before
+            place += 1
+            calls = _binds(graph, caller, shared)
+            if function["params"] and function["params"][0][0].startswith("ctx"):
+                function = {**function, "params": function["params"][1:]}
+        elif caller in graph.functions:
+            calls = _calls(graph, caller, callee)
         else:
-            tree = None
-    else:
-        if tree is not None and len(text := show(tree)) <= LONGEST:
-            one["guard"] = text
+            return
+        outer = _view(graph, caller) if caller in graph.functions else None
+        if outer is None or not (calls or kind == "nested"):
+            return
+        unknown = {p[0] for p in function["params"]}
+        if kind == "nested":
+            unknown |= set(outer.definitions) | set(outer.params)
+        moved = []
+        for call in calls[:3] or [_NO_CALL]:
+            bound = _bound(function, call, outer)
+            if kind == "nested":
+                bound = {**_outer_names(outer, trees, function), **bound}
+            for tree in trees:
+                there = _replace(tree, bound, unknown)
+                full = _full(there, outer, call["path"]) if there is not None else None
+                if full is not None:
+                    moved.append(full)
+        complete = len(moved) == len(trees) * max(1, min(3, len(calls))) and len(calls) <= 3
+        trees = list({logic.key(tree): tree for tree in moved}.values()) if complete else []
+    text = " or ".join(f"({show(t)})" if len(trees) > 1 else show(t) for t in trees)
+    if trees and len(text) <= LONGEST:
+        one["guard"] = text
+
+
+_NO_CALL: dict[str, Any] = {"args": [], "named": {}, "spread": [], "path": [], "order": 10**6}
+
+
+def _binds(graph: Graph, caller: str, shared: str) -> list[dict[str, Any]]:
+    """Calls `shared.bind(…)`: their arguments are those of the functions registered for `shared`."""
+    module = caller.partition(":")[0]
+    function = graph.functions.get(caller)
+    if function is None:
+        return []
+    calls = [c for c in function["calls"] if c["to"].endswith(".bind")]
+    return [c for c in calls if graph.resolve(module, c["to"].removesuffix(".bind")) == shared]
+
+
+def _outer_names(outer: View, trees: list[ast.expr], function: dict[str, Any]) -> dict[str, ast.expr]:
+    """Names that an inner function takes from the one around it, where they have one definition there."""
+    own = {p[0] for p in function["params"]}
+    found: dict[str, ast.expr] = {}
+    for node in (n for tree in trees for n in ast.walk(tree)):
+        if isinstance(node, ast.Name) and node.id not in own:
+            made = outer.definitions.get(node.id, [])
+            if not made and node.id in outer.params:
+                found[node.id] = node
+            elif len(made) == 1 and made[0][1] and node.id not in outer.params:
+                tree = outer._versioned(made[0][1], made[0][0], made[0][2])
+                if tree is not None:
+                    found[node.id] = tree
+    return found
 
 
 def _calls(graph: Graph, caller: str, callee: str) -> list[dict[str, Any]]:
@@ -316,8 +372,8 @@ def _keyword(tree: ast.expr, name: str) -> ast.expr | None:
     return None
 
 
-def _replace(tree: ast.expr, bound: dict[str, ast.expr]) -> ast.expr | None:
-    """The callee's expression in the caller's terms; None where a parameter stays unknown."""
+def _replace(tree: ast.expr, bound: dict[str, ast.expr], unknown: set[str]) -> ast.expr | None:
+    """The callee's expression in the caller's terms; None where one of the `unknown` names stays."""
     missing: list[str] = []
 
     def change(node: Any) -> Any:
@@ -327,7 +383,7 @@ def _replace(tree: ast.expr, bound: dict[str, ast.expr]) -> ast.expr | None:
             return bound[node.id]
         if "·" in node.id:  # a loop's name stays a name of the callee
             return ast.Name(id=node.id.replace("·", "··"), ctx=ast.Load())
-        if not hasattr(builtins, node.id) and not node.id[:1].isupper():
+        if node.id in unknown:
             missing.append(node.id)
         return node
 

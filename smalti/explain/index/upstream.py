@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from smalti.explain.template import chunks, weight, words
+from smalti.explain.template import chunks, skeleton, weight, words
 
 LARGEST_FILE = 4 << 20
 MOST_FILES = 3000
@@ -16,7 +16,6 @@ _CALL = re.compile(
     r"(?:match\s*=\s*)?((?:[rRfF]{0,2}(?:\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*')\s*){1,12})"
 )
 _PIECE = re.compile(r"[rRfF]{0,2}(?:\"((?:[^\"\\\n]|\\.)*)\"|'((?:[^'\\\n]|\\.)*)')")
-_LITERAL = re.compile(r"[^\\.*+?\[\](){}|^$]+")
 _FROM = 12  # letters and digits that a pattern must share to count as evidence
 
 
@@ -54,40 +53,53 @@ def assertions(tests: Path) -> list[dict[str, Any]]:
 
 
 def attach(records: list[dict[str, Any]], tests: Path | None, package: str) -> None:
-    """Put each assertion on the one site that it fits; an assertion that fits several is no evidence for any."""
+    """Put each assertion on the one site that it fits; one that fits several equally is no evidence for any."""
     if tests is None:
         return
     by_word: dict[str, set[int]] = {}
     for number, record in enumerate(records):
-        for word in {w for t in record["wordings"] for w in words(t)}:
+        for word in {w for t in record["wordings"] for w in words(skeleton(t))}:
             by_word.setdefault(word, set()).add(number)
     for one in assertions(tests):
-        literals = [piece.strip() for piece in _LITERAL.findall(re.sub(r"\\(.)", r"\1", one["pattern"]))]
-        asked = {w for piece in literals for w in words(piece)[1:-1] if len(w) > 2}
-        if sum(c.isalnum() for piece in literals for c in piece) < _FROM or not asked:
+        pattern = re.sub(r"\\(.)", r"\1", re.sub(r"\.[*+]\??", "\0", one["pattern"]))
+        pieces = [" ".join(piece.lower().split()) for piece in pattern.split("\0")]
+        asked = [w for piece in pieces for w in words(piece) if len(w) > 2]
+        if sum(map(len, asked)) < _FROM:
             continue
-        sets = [by_word[w] for w in asked if w in by_word]
-        candidates = set.intersection(*sets) if sets else set()
-        fitting = [n for n in candidates if records[n]["type"] == one["type"] and _fits(records[n], literals)]
+        votes: dict[int, int] = {}
+        for word in set(asked):
+            for number in by_word.get(word, ()):
+                votes[number] = votes.get(number, 0) + 1
+        enough = 0.6 * len(set(asked))
+        near = [n for n, v in votes.items() if v >= enough and records[n]["type"] == one["type"]]
+        fitting = [n for n in near if any(_fits(t, pieces) for t in records[n]["wordings"])]
+        if len(fitting) > 1:
+            fitting = _closest(one["file"], fitting, records)
         if len(fitting) == 1:
             records[fitting[0]].setdefault("tests", []).append(one)
 
 
-def _fits(record: dict[str, Any], literals: list[str]) -> bool:
-    for template in record["wordings"]:
-        if weight(template) < _FROM:
-            continue
-        text = "".join(literal + ("\0" if hole is not None else "") for literal, hole in chunks(template))
-        flat = " ".join(text.lower().split())
-        at = 0
-        for literal in literals:
-            piece = " ".join(literal.lower().split())
-            if not any(c.isalnum() for c in piece):
-                continue
-            found = flat.find(piece, at)
-            if found < 0:
-                break
-            at = found + len(piece)
-        else:
-            return True
-    return False
+def _closest(file: str, fitting: list[int], records: list[dict[str, Any]]) -> list[int]:
+    """Of several sites those whose path shares most words with the test's."""
+    own = set(re.split(r"[/._]", file))
+    shared = {n: len(own & set(re.split(r"[/._]", records[n]["path"]))) for n in fitting}
+    return [n for n in fitting if shared[n] == max(shared.values())]
+
+
+def _fits(template: str, pieces: list[str]) -> bool:
+    """The literal text of the template occurs in the pattern in order (or holds it) and makes up most of it."""
+    literals = [" ".join(literal.lower().split()) for literal, _ in chunks(template)]
+    flat = "\0".join(literals)
+    if all(piece in flat for piece in pieces if any(map(str.isalnum, piece))):
+        return weight(template) >= _FROM
+    text = "\0".join(pieces)
+    at = score = 0
+    for literal in literals:
+        letters = sum(map(str.isalnum, literal))
+        found = text.find(literal, at)
+        if letters >= 3 and found >= 0:
+            score += letters
+            at = found + len(literal)
+        elif letters >= 3 and at:  # the pattern may end before the message does
+            break
+    return score >= _FROM and score >= 0.6 * sum(map(str.isalnum, text))
