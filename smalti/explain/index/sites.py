@@ -381,8 +381,8 @@ def _replace(tree: ast.expr, bound: dict[str, ast.expr], unknown: set[str]) -> a
             return logic.rebuilt(node, change)
         if node.id in bound:
             return bound[node.id]
-        if "·" in node.id:  # a loop's name stays a name of the callee
-            return ast.Name(id=node.id.replace("·", "··"), ctx=ast.Load())
+        if "·" in node.id:  # the name of a loop of the callee
+            return ast.Name(id=f"some_{node.id.partition('·')[0]}", ctx=ast.Load())
         if node.id in unknown:
             missing.append(node.id)
         return node

@@ -123,14 +123,20 @@ def _operation(node: cst.BinaryOperation, look: Lookup, depth: int) -> list[str]
     return []
 
 
+def _value(node: cst.BaseExpression) -> str:
+    """What a value puts into a message: its text where it is a literal, else a hole."""
+    value = node.evaluated_value if isinstance(node, cst.SimpleString) else None
+    return plain(value) if isinstance(value, str) else hole(code(node))
+
+
 def _percent(template: str, values: cst.BaseExpression) -> str:
-    names = [code(e.value) for e in values.elements] if isinstance(values, cst.Tuple) else [code(values)]
+    names = [_value(e.value) for e in values.elements] if isinstance(values, cst.Tuple) else [_value(values)]
     left = iter(names)
 
     def fill(match: re.Match[str]) -> str:
         if match[0] == "%%":
             return "%"
-        return hole(match[1] or next(left, "value"))
+        return hole(match[1]) if match[1] else next(left, "{value}")
 
     return re.sub(r"%(?:\((\w+)\))?[-+ #0]*\d*(?:\.\d+)?[sdrifgxXeuac%]", fill, template)
 
@@ -151,15 +157,15 @@ def _call(node: cst.Call, look: Lookup, depth: int) -> list[str]:
 
 
 def _format(template: str, call: cst.Call) -> str:
-    places = [code(a.value) for a in call.args if a.keyword is None and not a.star]
-    names = {a.keyword.value: code(a.value) for a in call.args if a.keyword is not None}
+    places = [_value(a.value) for a in call.args if a.keyword is None and not a.star]
+    names = {a.keyword.value: _value(a.value) for a in call.args if a.keyword is not None}
     left = iter(places)
 
     def fill(match: re.Match[str]) -> str:
         key = re.split(r"[.\[!:]", match[1], maxsplit=1)[0]
         if key.isdigit():
-            return hole(places[int(key)] if int(key) < len(places) else "value")
-        return hole(names.get(key, key) if key else next(left, "value"))
+            return places[int(key)] if int(key) < len(places) else "{value}"
+        return (names.get(key) or hole(key)) if key else next(left, "{value}")
 
     raw = template.replace("{{", "\0").replace("}}", "\1")
     # the literal was escaped as plain text, so its own holes are doubled and its doubled braces fourfold

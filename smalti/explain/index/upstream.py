@@ -16,7 +16,7 @@ _CALL = re.compile(
     r"(?:match\s*=\s*)?((?:[rRfF]{0,2}(?:\"(?:[^\"\\\n]|\\.)*\"|'(?:[^'\\\n]|\\.)*')\s*){1,12})"
 )
 _PIECE = re.compile(r"[rRfF]{0,2}(?:\"((?:[^\"\\\n]|\\.)*)\"|'((?:[^'\\\n]|\\.)*)')")
-_FROM = 12  # letters and digits that a pattern must share to count as evidence
+_FROM = 10  # letters and digits that a pattern must share to count as evidence
 
 
 def fingerprint(tests: Path | None) -> list[str]:
