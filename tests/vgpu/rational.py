@@ -12,11 +12,8 @@ import numpy as np
 
 #           exponent bits, fraction bits, canonical NaN
 FORMATS = {
-    "f16": (5, 10, 0x7FFF),
-    "bf16": (8, 7, 0x7FFF),
-    "f32": (8, 23, 0x7FFFFFFF),
-    "f64": (11, 52, 0x7FFFFFFFFFFFFFFF),
-}
+    "f16": (5, 10, 0x7FFF), "bf16": (8, 7, 0x7FFF), "f32": (8, 23, 0x7FFFFFFF), "f64": (11, 52, 0xFFF8000000000000),
+}  # fmt: skip
 WORDS = {"f16": np.uint16, "bf16": np.uint16, "f32": np.uint32, "f64": np.uint64}
 
 
@@ -25,7 +22,12 @@ def size(fmt: str) -> int:
     return 1 + e + m
 
 
-def nan(fmt: str) -> int:
+def nan(fmt: str, *operands: int) -> int:
+    """The NaN result: for f64 that of the first operand that is one, made quiet."""
+    if fmt == "f64":
+        for o in operands:
+            if is_nan(o, fmt):
+                return o | 1 << 51
     return FORMATS[fmt][2]
 
 
@@ -58,11 +60,7 @@ def value(bits: int, fmt: str) -> Fraction:
     width, m, _ = FORMATS[fmt]
     sign, e, f = fields(bits, fmt)
     bias = (1 << width - 1) - 1
-    magnitude = (
-        Fraction(f + (1 << m), 1 << m) * Fraction(2) ** (e - bias)
-        if e
-        else Fraction(f, 1 << m) * Fraction(2) ** (1 - bias)
-    )
+    magnitude = Fraction(f + (1 << m if e else 0), 1 << m) * Fraction(2) ** (max(e, 1) - bias)
     return -magnitude if sign else magnitude
 
 
@@ -75,6 +73,9 @@ def flush(bits: int, fmt: str) -> int:
     return zero(fmt, negative(bits, fmt)) if e == 0 and m else bits
 
 
+FLUSH = False  # whether tiny results are zero; tests of .ftz set it
+
+
 def rounded(x: Fraction, fmt: str, mode: str = "rn") -> int:
     """Bits nearest to a nonzero exact value, by the direction `mode`; overflow as IEEE 754 says."""
     width, m, _ = FORMATS[fmt]
@@ -83,13 +84,24 @@ def rounded(x: Fraction, fmt: str, mode: str = "rn") -> int:
     a = abs(x)
     exponent = a.numerator.bit_length() - a.denominator.bit_length()
     exponent -= a < Fraction(2) ** exponent
+
+    def units(exponent: int) -> int:
+        scaled = a / Fraction(2) ** (exponent - m)
+        low = math.floor(scaled)
+        rest = scaled - low
+        half = Fraction(1, 2)
+        away = {
+            "rn": rest > half or (rest == half and low & 1),
+            "rz": False,
+            "rm": rest and minus,
+            "rp": rest and not minus,
+        }
+        return low + bool(away[mode])
+
+    if FLUSH and units(exponent) * Fraction(2) ** (exponent - m) < Fraction(2) ** (1 - bias):
+        return zero(fmt, minus)
     exponent = max(exponent, 1 - bias)
-    units = a / Fraction(2) ** (exponent - m)
-    low = math.floor(units)
-    rest = units - low
-    away = {"rn": rest > Fraction(1, 2) or (rest == Fraction(1, 2) and low & 1), "rz": False, "rm": rest and minus,
-            "rp": rest and not minus}[mode]  # fmt: skip
-    n = low + bool(away)
+    n = units(exponent)
     code = n + (exponent + bias - 1 << m) if n >> m else n  # a carry goes into the exponent by itself
     if code >= infinity(fmt):
         inward = mode == "rz" or (mode == "rm" and not minus) or (mode == "rp" and minus)
@@ -100,7 +112,7 @@ def rounded(x: Fraction, fmt: str, mode: str = "rn") -> int:
 def add(a: int, b: int, fmt: str, mode: str = "rn", exact_product: tuple[Fraction, bool] | None = None) -> int:
     """a + b of bits; with `exact_product` = (value, sign) that is the first term instead (fma)."""
     if is_nan(b, fmt) or (exact_product is None and is_nan(a, fmt)):
-        return nan(fmt)
+        return nan(fmt, b, a)
     if exact_product is None and is_inf(a, fmt):
         return nan(fmt) if is_inf(b, fmt) and negative(a, fmt) != negative(b, fmt) else a
     if is_inf(b, fmt):
@@ -124,7 +136,7 @@ def multiply(a: int, b: int, fmt: str, mode: str = "rn") -> int:
 
 def _product_special(a: int, b: int, fmt: str, minus: bool) -> int | None:
     if is_nan(a, fmt) or is_nan(b, fmt):
-        return nan(fmt)
+        return nan(fmt, b, a)
     if is_inf(a, fmt) or is_inf(b, fmt):
         other = b if is_inf(a, fmt) else a
         return nan(fmt) if not is_inf(other, fmt) and value(other, fmt) == 0 else infinity(fmt, minus)
@@ -136,7 +148,7 @@ def fma(a: int, b: int, c: int, fmt: str, mode: str = "rn") -> int:
     special = _product_special(a, b, fmt, minus)
     if special is not None:
         if is_nan(special, fmt) or is_nan(c, fmt) or (is_inf(c, fmt) and c != special):
-            return nan(fmt)
+            return nan(fmt, b, c, a)
         return special
     return add(0, c, fmt, mode, (value(a, fmt) * value(b, fmt), minus))
 
@@ -144,7 +156,7 @@ def fma(a: int, b: int, c: int, fmt: str, mode: str = "rn") -> int:
 def divide(a: int, b: int, fmt: str, mode: str = "rn") -> int:
     minus = negative(a, fmt) != negative(b, fmt)
     if is_nan(a, fmt) or is_nan(b, fmt) or (is_inf(a, fmt) and is_inf(b, fmt)):
-        return nan(fmt)
+        return nan(fmt, a, b)
     if is_inf(a, fmt):
         return infinity(fmt, minus)
     if is_inf(b, fmt):
@@ -156,7 +168,7 @@ def divide(a: int, b: int, fmt: str, mode: str = "rn") -> int:
 
 def root(a: int, fmt: str, mode: str = "rn") -> int:
     if is_nan(a, fmt):
-        return nan(fmt)
+        return nan(fmt, a)
     if not is_inf(a, fmt) and value(a, fmt) == 0:
         return a
     if negative(a, fmt):

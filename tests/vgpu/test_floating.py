@@ -54,8 +54,16 @@ def saturated(bits, fmt):
 
 
 def flushed(function, fmt):
-    """The operation with subnormal operands and results replaced by zeros."""
-    return lambda *xs: r.flush(function(*(r.flush(x, fmt) for x in xs)), fmt)
+    """The operation with subnormal operands and tiny results replaced by zeros."""
+
+    def apply(*xs):
+        r.FLUSH = True
+        try:
+            return r.flush(function(*(r.flush(x, fmt) for x in xs)), fmt)
+        finally:
+            r.FLUSH = False
+
+    return apply
 
 
 @pytest.mark.parametrize("op", list(SCALAR))
@@ -63,6 +71,8 @@ def test_flush_and_saturation(op):
     a, b = samples("f32", 2)
     a[:20] &= 0x81FFFFFF  # small numbers, whose sums and products are subnormal
     b[:20] &= 0xC1FFFFFF
+    a[20:25] = [0x00800000, 0x00800001, 0x00FFFFFF, 0x01000000, 0x80800000]  # and just so, or rounded up out of it
+    b[20:25] = [0x3F7FFFFF, 0x3F7FFFFE, 0x3F000000, 0x3EFFFFFF, 0x3F7FFFFF]
 
     def plain(x, y):
         return SCALAR[op](x, y, "f32")
@@ -301,14 +311,17 @@ def test_upper_halves_of_doubles():
 @pytest.mark.parametrize("fmt", ["f32", "f64", "f16", "bf16"])
 def test_sign(fmt):
     a = r.samples(fmt, N, 1)
-    a = a[[not r.is_nan(int(x), fmt) for x in a]]
     top = 1 << r.size(fmt) - 1
     bits = f"b{r.size(fmt)}"
-    assert execute(f"neg.{fmt}", bits, a).tolist() == [int(x) ^ top for x in a]
-    assert execute(f"abs.{fmt}", bits, a).tolist() == [int(x) & ~top for x in a]
+
+    def want(change):
+        return [r.nan(fmt, x) if r.is_nan(x, fmt) else change(x) for x in map(int, a)]
+
+    assert execute(f"neg.{fmt}", bits, a).tolist() == want(lambda x: x ^ top)
+    assert execute(f"abs.{fmt}", bits, a).tolist() == want(lambda x: x & ~top)
     if fmt == "f32":
-        assert execute("neg.ftz.f32", bits, a).tolist() == [r.flush(int(x), fmt) ^ top for x in a]
-        assert execute("abs.ftz.f32", bits, a).tolist() == [r.flush(int(x), fmt) & ~top for x in a]
+        assert execute("neg.ftz.f32", bits, a).tolist() == want(lambda x: r.flush(x, fmt) ^ top)
+        assert execute("abs.ftz.f32", bits, a).tolist() == want(lambda x: r.flush(x, fmt) & ~top)
     if fmt in ("f32", "f64"):
         b = r.samples(fmt, len(a), 2)
         want = [int(x) & top | int(y) & ~top for x, y in zip(a, b, strict=True)]
@@ -318,7 +331,7 @@ def test_sign(fmt):
 def extreme(a, b, fmt, largest, propagate=False):
     if r.is_nan(a, fmt) or r.is_nan(b, fmt):
         if propagate or (r.is_nan(a, fmt) and r.is_nan(b, fmt)):
-            return r.nan(fmt)
+            return r.nan(fmt, b, a)
         return b if r.is_nan(a, fmt) else a
 
     def key(x):
@@ -437,7 +450,7 @@ def test_properties(fmt):
     kinds = each(kind, a)
     tests = {
         "finite": ("normal", "subnormal", "zero"), "infinite": ("infinite",), "number": ("normal", "subnormal", "zero", "infinite"),
-        "notanumber": ("notanumber",), "normal": ("normal",), "subnormal": ("subnormal",),
+        "notanumber": ("notanumber",), "normal": ("normal", "zero"), "subnormal": ("subnormal",),
     }  # fmt: skip
     for name, members in tests.items():
         assert execute(f"testp.{name}.{fmt}", "pred", a).tolist() == [k in members for k in kinds], name

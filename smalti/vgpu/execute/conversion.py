@@ -16,7 +16,7 @@ from smalti.numerics.formats import FORMATS, decode
 from smalti.ptx.isa.types import width
 from smalti.ptx.module import Operand, Vector
 from smalti.vgpu.execute import SIGNED, UNSIGNED, Context, Operation, Source, executor, spread
-from smalti.vgpu.execute.exact import NAN
+from smalti.vgpu.execute.exact import NAN, converted_nan, is_nan
 from smalti.vgpu.execute.lanes import register_of, write
 from smalti.vgpu.program import Step
 from smalti.vgpu.warp import Gang
@@ -62,9 +62,15 @@ def _scalar(context: Context, step: Step) -> Operation:
     a, put = _source(context, o["a"], width(atype)), _store(context, o["d"], dtype)
     rounding = form.get("rnd") or None
     flags: dict[str, Any] = {k: k in form for k in ("sat", "satfinite", "relu", "ftz")}
+    own_nan = "f64" in (dtype, atype) and dtype != atype and {dtype, atype} <= set(NAN) and "sat" not in form
 
     def run(g: Gang) -> None:
-        put(g, cvt(dtype, atype, np.asarray(a(g)), rounding, **flags))
+        words = np.asarray(a(g))
+        out = cvt(dtype, atype, words, rounding, **flags)
+        if own_nan and np.count_nonzero(bad := is_nan(words, atype)):
+            given = np.where(bad, words.dtype.type(NAN[atype]), words) if flags["ftz"] else words
+            out = np.where(bad, converted_nan(given, atype, dtype), out)
+        put(g, out)
 
     return run
 

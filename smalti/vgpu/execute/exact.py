@@ -17,11 +17,15 @@ from smalti.numerics.convert import encode
 
 Array = Any
 
-NAN = {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFFFFFF, "f64": 0x7FFFFFFFFFFFFFFF}
+# What an H200 gives for NaN results: one canonical NaN for the small formats; for f64 that of an operand, made quiet,
+# or else this one (measured for add, sub, mul, div, fma, min, max, sqrt, rcp, neg, abs and cvt).
+NAN = {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFFFFFF, "f64": 0xFFF8000000000000}
+QUIET = 1 << 51
 WORD: dict[str, Any] = {"f16": np.uint16, "bf16": np.uint16, "f32": np.uint32, "f64": np.uint64}
 SIGNED_WORD: dict[str, Any] = {"f16": np.int16, "bf16": np.int16, "f32": np.int32, "f64": np.int64}
 SIGN = {"f16": 0x8000, "bf16": 0x8000, "f32": 0x80000000, "f64": 1 << 63}
 INFINITY = {"f16": 0x7C00, "bf16": 0x7F80, "f32": 0x7F800000, "f64": 0x7FF0000000000000}
+MANTISSA = {"f16": 10, "bf16": 7, "f32": 23, "f64": 52}
 NORMAL = {"f16": 0x0400, "bf16": 0x0080, "f32": 0x00800000, "f64": 1 << 52}  # the smallest normal number
 
 
@@ -53,16 +57,49 @@ def flushed(words: Array, base: str) -> Array:
     return np.where(small, words & kind(SIGN[base]), words)
 
 
+def flushed_results(words: Array, values: Array, base: str, rounding: str) -> Array:
+    """Results of .ftz instructions: tiny ones are zero. Tiny is what would be below the normal numbers if exponents had
+    no limit, so also some values that are rounded up to the smallest normal number (measured on an H200)."""
+    kind = WORD[base]
+    at_edge = (words & kind(SIGN[base] - 1)) == kind(NORMAL[base])
+    if np.count_nonzero(at_edge):
+        scale = 2.0 ** (10 if base == "f16" else 64)
+        limit = rounded(np.array([scale * 2.0 ** (-14 if base == "f16" else -126)]), base, "rn")[0]
+        free = rounded(np.where(at_edge, values * scale, 0.0), base, rounding) & kind(SIGN[base] - 1)
+        words = np.where(at_edge & (free < limit), words & kind(SIGN[base]), words)
+    return flushed(words, base)
+
+
 def is_nan(words: Array, base: str) -> Array:
     kind = WORD[base]
     return (words & kind(SIGN[base] - 1)) > kind(INFINITY[base])
 
 
+def nan_of(words: Array, *operands: Array) -> Array:
+    """f64 results with the NaN of the first operand that is NaN, made quiet, wherever they are NaN."""
+    bad = is_nan(words, "f64")
+    if not np.count_nonzero(bad):
+        return words
+    out = np.full(words.shape, NAN["f64"], np.uint64)
+    for o in reversed(operands):
+        out = np.where(is_nan(o, "f64"), o | np.uint64(QUIET), out)
+    return np.where(bad, out, words)
+
+
+def converted_nan(words: Array, of: str, to: str) -> Array:
+    """The NaN that cvt makes of NaN words if one side is f64: sign and upper payload bits stay, made quiet."""
+    wide, narrow = (words.astype(np.uint64), MANTISSA[of]), MANTISSA[to]
+    fraction = wide[0] & np.uint64((1 << wide[1]) - 1)
+    shift = narrow - wide[1]
+    fraction = fraction << np.uint64(shift) if shift > 0 else fraction >> np.uint64(-shift)
+    sign = np.where(words & WORD[of](SIGN[of]), np.uint64(SIGN[to]), np.uint64(0))
+    return (sign | fraction | np.uint64(INFINITY[to] | 1 << narrow - 1)).astype(WORD[to])
+
+
 def rounded(values: Array, base: str, rounding: str, sat: bool = False, relu: bool = False) -> Array:
-    """Words nearest to float64 values that are rounded to odd (for f64: final already). NaN is canonical."""
+    """Words nearest to float64 values that are rounded to odd (f64: the values' own). NaN is canonical but in f64."""
     if base == "f64":
-        words = values.view(np.uint64)
-        return np.where(is_nan(words, base), np.uint64(NAN[base]), words)
+        return values.view(np.uint64)
     if rounding == "rn" and not (sat or relu) and base in ("f32", "f16"):
         row = values.astype(np.float32 if base == "f32" else np.float16)
         words = row.view(WORD[base])
@@ -195,4 +232,6 @@ def extreme(a: Array, b: Array, base: str, largest: bool, propagate: bool) -> Ar
     a_nan, b_nan = is_nan(a, base), is_nan(b, base)
     out = np.where((take | a_nan) & ~b_nan, b, a)
     bad = a_nan | b_nan if propagate else a_nan & b_nan
+    if base == "f64":
+        return nan_of(np.where(bad, kind(NAN[base]), out), b, a)
     return np.where(bad, kind(NAN[base]), out)

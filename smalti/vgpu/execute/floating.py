@@ -65,7 +65,7 @@ class Arithmetic:
 
     def output(self, values: Array) -> Array:
         words = ex.rounded(values, self.base, self.rounding, self.sat, self.relu)
-        return ex.flushed(words, self.base) if self.ftz else words
+        return ex.flushed_results(words, values, self.base, self.rounding) if self.ftz else words
 
 
 _PLAIN: dict[str, Any] = {"add": np.add, "sub": np.subtract, "mul": np.multiply}
@@ -101,19 +101,20 @@ def binary(context: Context, step: Step) -> Operation:
     name = step.opcode.split(".")[0]
     atype = step.form.get("atype")
     plain = not (how.ftz or how.sat or atype) and how.rounding == "rn"
-    if plain and how.type in ("f32", "f64"):
+    if plain and how.type == "f32":
         return _fast(context, o["d"], _PLAIN[name], [o["a"], o["b"]], how.type)
     types = [atype or how.type, how.type]
     bases = [ex.base_of(t) for t in types]
 
     def function(*words: Array) -> Array:
-        return how.output(_combine(name, how, how.inputs(words, bases)))
+        out = how.output(_combine(name, how, how.inputs(words, bases)))
+        return ex.nan_of(out, words[1], words[0]) if how.base == "f64" else out
 
     return elementwise(context, o["d"], how.type, function, [o["a"], o["b"]], types)
 
 
 def _fast(context: Context, out: Operand, ufunc: Any, operands: Sequence[Operand], type_: str) -> Operation:
-    """A NumPy ufunc on f32 or f64 registers that rounds to nearest; NaN results are made canonical afterwards."""
+    """A NumPy ufunc on f32 registers, which rounds to nearest; NaN results are made canonical afterwards."""
     d = context.number(out)
     nan: Any = ex.WORD[type_](ex.NAN[type_])
     a = register_of(context, operands[0], type_)
@@ -162,6 +163,8 @@ def fma(context: Context, step: Step) -> Operation:
 
     def function(*words: Array) -> Array:
         result = how.output(_combine("fma", how, how.inputs(words, bases)))
+        if how.base == "f64":
+            return ex.nan_of(result, words[1], words[2], words[0])
         if how.oob:
             missing = np.isin(words[0], _OUT_OF_BOUNDS) | np.isin(words[1], _OUT_OF_BOUNDS)
             result = np.where(missing, result.dtype.type(0), result)
@@ -176,16 +179,19 @@ _EXPONENT = np.asarray(0x7F800000, np.uint32)
 _NAN32 = np.uint32(ex.NAN["f32"])
 
 
-def fma32(a: Array, b: Array, c: Array) -> Array:
+def fma32(a: Array, b: Array, c: Array, ftz: bool = False) -> Array:
     """f32 fma to nearest, of f32 arrays. Rounding twice, to f64 first, is wrong only near ties of f32 and below its
-    normal numbers: only then the exact way is taken."""
+    normal numbers: only then the exact way is taken. `ftz` flushes results."""
     c = c.astype(np.float64)
     p = np.multiply(a.astype(np.float64), b.astype(np.float64))
     s = p + c
     row: Array = s.astype(np.float32)
     tie = np.count_nonzero((s.view(np.uint64) & _TIE) == _HALF)
-    if tie or np.count_nonzero(row.view(np.uint32) & _EXPONENT) < row.size:
-        row = ex.add(p, c).astype(np.float32)
+    if ftz or tie or np.count_nonzero(row.view(np.uint32) & _EXPONENT) < row.size:
+        s = ex.add(p, c)
+        row = s.astype(np.float32)
+        if ftz:
+            row = ex.flushed_results(row.view(np.uint32), s, "f32", "rn").view(np.float32)
     if not row.dot(row) >= 0:
         row = np.where(np.isnan(row), _NAN32.view(np.float32), row)
     return row
@@ -205,8 +211,8 @@ def _fma32(context: Context, out: Operand, operands: Sequence[Operand]) -> Opera
 def _fma32_words(ftz: bool) -> Words:
     def function(*words: Array) -> Array:
         given = [ex.flushed(w, "f32") if ftz else w for w in words]
-        out = fma32(*(w.view(np.float32) for w in given)).view(np.uint32)
-        return ex.flushed(out, "f32") if ftz else out
+        a, b, c = (w.view(np.float32) for w in given)
+        return fma32(a, b, c, ftz).view(np.uint32)
 
     return function
 
@@ -228,19 +234,16 @@ def div(context: Context, step: Step) -> Operation:
             plain = x / y
             if rounding != "rn":
                 plain = ex.lanewise(lambda p, q: p / q if q else None, plain, rounding, (x, y))
-            return canonical(plain.view(np.uint64), "f64")
-        words = ex.rounded(ex.divide(x, y), "f32", rounding)
+            return ex.nan_of(plain.view(np.uint64), a, b)
+        quotient = ex.divide(x, y)
+        words = ex.rounded(quotient, "f32", rounding)
         if approximate:  # for 2^126 < |b| < 2^128 the quotient is 0, or NaN for an infinite a (9.7.3.8)
             large = (np.abs(y) > 2.0**126) & np.isfinite(y)
             zero = np.where(np.isinf(x), ex.NAN["f32"], (a ^ b) & np.uint32(0x80000000))
             words = np.where(large & ~np.isnan(x), zero, words).astype(np.uint32)
-        return ex.flushed(words, "f32") if how.ftz else words
+        return ex.flushed_results(words, quotient, "f32", rounding) if how.ftz else words
 
     return elementwise(context, o["d"], how.type, function, [o["a"], o["b"]], [how.type] * 2)
-
-
-def canonical(words: Array, base: str) -> Array:
-    return np.where(ex.is_nan(words, base), ex.WORD[base](ex.NAN[base]), words)
 
 
 def _one(context: Context, step: Step, function: Callable[[Array], Array]) -> Operation:
@@ -264,9 +267,10 @@ def _rounded_function(step: Step, plain: Function, odd: Function | None = None) 
             words = ex.flushed(words, how.base)
         x = ex.value(words, how.base)
         if how.base == "f64":
-            return canonical(np.asarray(plain(x)).view(np.uint64), "f64")
-        out = ex.rounded(odd(x) if odd is not None else plain(x), how.base, rounding)
-        return ex.flushed(out, how.base) if ftz else out
+            return ex.nan_of(np.asarray(plain(x)).view(np.uint64), words)
+        result = odd(x) if odd is not None else plain(x)
+        out = ex.rounded(result, how.base, rounding)
+        return ex.flushed_results(out, result, how.base, rounding) if ftz else out
 
     return function
 
@@ -275,7 +279,7 @@ def _upper(plain: Callable[[Array], Array]) -> Words:
     """rcp and rsqrt.approx.ftz.f64: subnormal inputs are zero, as are the low 32 bits of the result (9.7.3.14, .17)."""
 
     def function(words: Array) -> Array:
-        out = canonical(plain(ex.value(ex.flushed(words, "f64"), "f64")).view(np.uint64), "f64")
+        out = ex.nan_of(plain(ex.value(ex.flushed(words, "f64"), "f64")).view(np.uint64), words)
         return ex.flushed(out, "f64") & np.uint64(0xFFFFFFFF00000000)
 
     return function
@@ -299,7 +303,7 @@ def rcp(context: Context, step: Step) -> Operation:
         def directed(words: Array) -> Array:
             x = ex.value(words, "f64")
             out = ex.lanewise(lambda q: 1 / q if q else None, 1.0 / x, rounding, (x,))
-            return canonical(out.view(np.uint64), "f64")
+            return ex.nan_of(out.view(np.uint64), words)
 
         return _one(context, step, directed)
     return _one(context, step, _rounded_function(step, _reciprocal, lambda x: ex.divide(np.ones_like(x), x)))
@@ -312,7 +316,7 @@ def sqrt(context: Context, step: Step) -> Operation:
 
         def directed(words: Array) -> Array:
             x = ex.value(words, "f64")
-            return canonical(ex.lanewise(ex.root64, np.sqrt(x), rounding, (x,)).view(np.uint64), "f64")
+            return ex.nan_of(ex.lanewise(ex.root64, np.sqrt(x), rounding, (x,)).view(np.uint64), words)
 
         return _one(context, step, directed)
     return _one(context, step, _rounded_function(step, np.sqrt, ex.square_root))
@@ -343,11 +347,15 @@ def sign(context: Context, step: Step) -> Operation:
     how = Arithmetic(step)
     bit = ex.WORD[how.base](ex.SIGN[how.base])
     negate = step.opcode.startswith("neg")
+    nan = ex.WORD[how.base](ex.NAN[how.base])
 
     def function(words: Array) -> Array:
         if how.ftz:
             words = ex.flushed(words, how.base)
-        return words ^ bit if negate else words & ~bit
+        out = words ^ bit if negate else words & ~bit
+        if how.base == "f64":
+            return ex.nan_of(out, words)
+        return np.where(ex.is_nan(out, how.base), nan, out)
 
     return _one(context, step, function)
 
@@ -499,7 +507,7 @@ def testp(context: Context, step: Step) -> Operation:
         m = words & kind(ex.SIGN[t] - 1)
         return {
             "finite": m < infinity, "infinite": m == infinity, "number": m <= infinity, "notanumber": m > infinity,
-            "normal": (m >= normal) & (m < infinity), "subnormal": (m > 0) & (m < normal),
+            "normal": ((m >= normal) & (m < infinity)) | (m == 0), "subnormal": (m > 0) & (m < normal),
         }[op]  # fmt: skip
 
     return general(context, o["p"], "pred", function, [o["a"]], [_bits(t)])

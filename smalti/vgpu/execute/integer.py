@@ -247,11 +247,15 @@ def divide(a: Array, b: Array) -> Array:
     return np.where(b == 0, np.asarray(-1, np.int64).astype(a.dtype), quotient)
 
 
+def remainder(a: Array, b: Array) -> Array:
+    return np.where(b == 0, np.asarray(-1, np.int64).astype(a.dtype), np.fmod(a, b))
+
+
 @executor("div.int", "rem", undefined=True)
 def div(context: Context, step: Step) -> Operation:
-    """PTX leaves the result of a division by zero open, so it is undefined here (its bits are all ones, or a)."""
+    """PTX leaves the result of a division by zero open: it is undefined (its bits are all ones, as on an H200)."""
     o, t = context.bind(step), step.form.get("type")
-    function = divide if step.opcode.startswith("div") else (lambda a, b: np.where(b == 0, a, np.fmod(a, b)))
+    function = divide if step.opcode.startswith("div") else remainder
     fast = general(context, o["d"], t, function, [o["a"], o["b"]], [t, t])
     d, divisor = context.number(o["d"]), context.source(o["b"], t)
 
@@ -347,7 +351,10 @@ def extract(context: Context, step: Step) -> Operation:
     bits, signed = type_bits(t), t[0] == "s"
 
     def function(a: Array, b: Array, c: Array) -> Array:
-        start, length = np.bitwise_and(b, 0xFF), np.bitwise_and(c, 0xFF)
+        if bits == 32:
+            start, length = np.bitwise_and(b, 0xFF), np.bitwise_and(c, 0xFF)
+        else:  # an H200 takes the whole of both, not the low bytes that PTX 9.7.1.19 names
+            start, length = np.minimum(b, 0xFF), np.minimum(c, 0xFF)
         field = shift_right(a, start) & _low_ones(np.minimum(length, np.uint32(bits)), a.dtype)
         if not signed:
             return field
