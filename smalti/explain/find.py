@@ -19,7 +19,8 @@ MATCHER = 1
 ENOUGH = 10  # literal letters and digits from which a full match of the text counts as strong
 CLOSE = 0.45  # share of common words from which a page is offered as similar
 MOST = 8
-_CODE = re.compile(r"\bSML\d{4}\b")
+_CODE = re.compile(r"SML\d{4}")
+_CODED = re.compile(r"\s{0,20}(SML\d{4}):")
 _ID = re.compile(r"(?:[0-9a-f]{16}|JMG\d{4}|FLT\d{4})\Z")
 _RANK = {"sure": 0, "likely": 1, "similar": 2}
 
@@ -134,11 +135,6 @@ def _traceback(raised: list[Raised], stores: list[Store]) -> Answer:
     answer = Answer("traceback")
     for one in raised:
         answer.matches += _one(one, stores)
-    if any(m.page.asynchronous for m in answer.matches if m.certainty == "sure"):
-        answer.notes.append(
-            "This fault is reported late: the line at the end of the traceback is not to blame. "
-            "It happened in some earlier kernel or copy on the same device."
-        )
     if len(raised) > 1:
         answer.notes.append(f"The text holds {len(raised)} exceptions; the innermost cause is tried first.")
     return _settled(answer)
@@ -159,6 +155,11 @@ def _settled(answer: Answer) -> Answer:
     answer.ambiguous = len(alone) > 1 and len({m.asked for m in top}) < len(alone)
     if answer.matches and answer.matches[0].certainty != "similar":
         answer.matches = [m for m in answer.matches if m.certainty != "similar"]
+    if any(m.page.asynchronous for m in answer.matches if m.certainty == "sure"):
+        answer.notes.append(
+            "This fault is reported late: the line at the end of the traceback is not to blame. "
+            "It happened in some earlier kernel or copy on the same device."
+        )
     answer.matches = answer.matches[:MOST]
     return answer
 
@@ -185,8 +186,8 @@ def _one(raised: Raised, stores: list[Store]) -> list[Match]:
 
 
 def _own(raised: Raised) -> list[Match]:
-    code = _CODE.search(raised.message)
-    if code is not None and (page := shipped.own_page(code[0])) is not None:
+    code = _CODED.match(raised.message)
+    if code is not None and (page := shipped.own_page(code[1])) is not None:
         rest = raised.message[code.end() :].lstrip(": ")
         found = fit(page.message, rest) or fit(page.message, re.sub(r" \([^()]*:\d+\)$", "", rest))
         return [Match(page, "sure", ["the message names the code"], dict(found.values) if found else {})]

@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass, field
 
 LARGEST = 8 << 20  # characters kept of a longer text: its head and its tail
+MOST_LINES = 100_000  # likewise
 LONGEST_LINE = 20_000
 LONGEST_MESSAGE = 8_000
 MOST_FRAMES = 2_000
@@ -44,7 +45,7 @@ def decode(data: bytes) -> str:
 _ANSI = re.compile(r"\x1b\[[0-9;?]{0,40}[ -/]{0,4}[@-~]|\x1b\][^\x07\x1b\n]{0,400}(?:\x07|\x1b\\)|\x1b[@-_]")
 _NOISE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\u200b\ufeff]")
 _PREFIX = re.compile(
-    r"^(?:\[rank\d{1,6}\]:\s?|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,]?\d{0,9}Z? ?|[\w.-]{1,60}\s{0,20}\| (?=\S|\s))"
+    r"^(?:\[rank\d{1,6}\]:\s?|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,]?\d{0,9}Z? ?|[\w.-]{1,60}\s{0,20}\| ?)"
 )
 
 
@@ -53,7 +54,10 @@ def clean(text: str) -> str:
     if len(text) > LARGEST:
         text = text[: LARGEST // 4] + "\n" + text[-(LARGEST - LARGEST // 4) :]
     text = _ANSI.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
-    lines = [_NOISE.sub("", line[:LONGEST_LINE]) for line in text.split("\n")]
+    every = text.split("\n")
+    if len(every) > MOST_LINES:
+        every = every[: MOST_LINES // 4] + every[-(MOST_LINES - MOST_LINES // 4) :]
+    lines = [_NOISE.sub("", line[:LONGEST_LINE]) for line in every]
     prefixed = sum(1 for line in lines if _PREFIX.match(line))
     if prefixed > 1 and prefixed * 10 > 7 * sum(1 for line in lines if line.strip()):
         lines = [_PREFIX.sub("", line, count=1) for line in lines]

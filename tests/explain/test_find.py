@@ -1,0 +1,203 @@
+"""From questions to pages: certain where it may be, ambiguous where it must be, with values and reasons."""
+
+import importlib.util
+import json
+import sys
+import traceback
+
+import pytest
+from test_reading import PLAIN
+
+from smalti.cli import main
+from smalti.errors import error
+from smalti.explain import families, shipped
+from smalti.explain.find import find
+from smalti.explain.template import fit, skeleton, weight
+
+
+def test_own_code_message_and_exception():
+    made = error("SML0001", code="SML1", nearest="SML0002")
+    for question in ("sml0001", str(made), f"Traceback (most recent call last):\nSmaltiKeyError: {made}", made):
+        best = find(question).matches[0]
+        assert (best.page.id, best.certainty) == ("SML0001", "sure"), question
+    assert find(str(made)).matches[0].values == {"code": "'SML1'", "nearest": "SML0002"}
+    with pytest.raises(KeyError, match="SML0001"):
+        find("SML9998")
+
+
+def test_own_message_without_its_code():
+    best = find("there is no error code 'x'; the nearest is SML0001").matches[0]
+    assert best.page.id == "SML0001" and best.values["nearest"] == "SML0001"
+
+
+def test_traceback_of_the_indexed_version(store):
+    answer = find(PLAIN, [store])
+    best = answer.matches[0]
+    assert not answer.ambiguous and best.certainty == "sure" and best.page.function == "run"
+    assert best.page.line == 9 and any("very line" in r for r in best.reasons)
+    assert best.values == {"type(x).__name__": "int"}
+
+
+def test_traceback_of_another_version(store):
+    best = find(PLAIN.replace("line 9", "line 41"), [store]).matches[0]
+    assert best.certainty == "sure" and any("line 41 in yours" in r for r in best.reasons)
+
+
+def test_every_site_is_found_from_its_own_traceback(store):
+    for record in store.all():
+        if record["kind"] != "raise" or record["status"] == "re-raised":
+            continue
+        message = skeleton(record["message"]).replace("{}", "7")
+        text = (
+            "Traceback (most recent call last):\n"
+            f'  File "C:\\\\p\\\\site-packages\\\\{record["path"]}", line {record["line"]}, in '
+            f"{record['function'].rsplit('.', 1)[-1]}\n    raise\npkg.{record['type']}: {message}\n"
+        )
+        assert find(text, [store]).matches[0].page.id == record["id"], record
+
+
+def test_messages_alone(store):
+    best = find("OverflowError: item 3 is 99, above 16", [store]).matches[0]
+    assert best.values == {"index": "3", "item": "99", "limit": "16"} and best.certainty == "sure"
+    assert find("ITEM 3 is 99, above   16", [store]).matches[0].page.id == best.page.id
+    other = find("ValueError: item 3 is 99, above 16", [store])  # another type than the site has
+    assert {m.certainty for m in other.matches} == {"similar"}
+    remembered = find("no flag in the fast work", [store]).matches[0]
+    assert remembered.certainty == "similar" and remembered.page.message == "no flag with fast work"
+
+
+def test_ambiguity_is_shown(tmp_path):
+    pytest.importorskip("libcst")
+    from conftest import lay
+
+    from smalti.explain.index.build import Subject, index
+    from smalti.explain.store import Store
+
+    text = "def {0}(x):\n    if x > 1:\n        raise ValueError(f'x is {{x}}, not a small number')\n"
+    lay(tmp_path, {"twin/__init__.py": text.format("f") + "\n\n" + text.format("g")})
+    index(Subject("twin", tmp_path, "1"), tmp_path / "t.sqlite")
+    store = Store(tmp_path / "t.sqlite")
+    answer = find("ValueError: x is 3, not a small number", [store])
+    assert answer.ambiguous and {m.page.function for m in answer.matches} == {"f", "g"}
+    assert all(m.certainty != "sure" for m in answer.matches)
+    framed = PLAIN.replace("pkg/_impl.py", "twin/__init__.py").replace("in run", "in g")
+    framed = framed.replace("TypeError: x must be a list, got int", "ValueError: x is 3, not a small number")
+    answer = find(framed, [store])
+    assert not answer.ambiguous and answer.matches[0].page.function == "g"
+    store.close()
+
+
+def test_a_live_exception_with_its_frames(store, package):
+    spec = importlib.util.spec_from_file_location("live", package / "pkg/core.py")
+    assert spec is not None and "pkg" not in sys.modules
+    code = compile((package / "pkg/_rules.py").read_text(), str(package / "pkg/_rules.py"), "exec")
+    space = {
+        "__name__": "live",
+        "Primitive": type("P", (), {"__init__": lambda s, n: None, "def_impl": lambda s, f: f}),
+    }
+    source = [c for c in code.co_consts if hasattr(c, "co_name") and c.co_name == "_alone"]
+    function = type(test_messages_alone)(source[0], space)
+    try:
+        function(1)
+    except RuntimeError as raised:
+        raised.add_note("a note")
+        try:
+            raise KeyError("wrapped") from raised
+        except KeyError as outer:
+            best = find(outer, [store]).matches[0]
+            assert traceback.format_exception(outer)
+    assert best.page.function == "_alone" and best.certainty == "sure"
+
+
+FAULTS = [
+    (
+        "XlaRuntimeError: INTERNAL: CUDA_ERROR_ILLEGAL_ADDRESS: an illegal memory access was encountered",
+        "memory-access",
+        True,
+    ),
+    ("RuntimeError: CUDA error: misaligned address", "memory-access", True),
+    ("RuntimeError: CUDA error: no kernel image is available for execution on the device", "device", False),
+    ("ptxas /tmp/x.ptx, line 9; error : Feature 'wgmma' not supported on .target 'sm_80'", "ptx", False),
+    ("error: 'vector.load' op failed to verify that memref and vector types match", "ptx", False),
+    ("XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory allocating 12345 bytes", "resources", False),
+    (
+        "ptxas info : (C7510) Potential Performance Loss: wgmma.mma_async instructions are serialized",
+        "synchronisation",
+        False,
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "family", "late"), FAULTS)
+def test_faults_of_compiled_code(text, family, late):
+    answer = find(text)
+    page = answer.matches[0].page
+    assert (page.kind, page.family, page.asynchronous) == ("fault", family, late)
+    assert any("not to blame" in note for note in answer.notes) == late
+
+
+def test_fault_values():
+    assert find(FAULTS[3][0]).matches[0].values == {"feature": "wgmma", "target": "sm_80"}
+
+
+SAMPLES = [
+    ("bc41dabd60da7836", "NotImplementedError: A scale address calculation for multiple M tiles"),
+    ("6586b591b816d18e", "ValueError: a_scale must be a TMEM Ref"),
+    ("8631583c6363c1b2", "ValueError: Unsupported WGMMA features with A in registers"),
+    ("1602ec8d21704352", "NotImplementedError: Sparse meta layout loads unsupported."),
+]
+
+
+@pytest.mark.parametrize(("other", "text"), SAMPLES)
+def test_known_refusals_without_an_index(other, text):
+    for question in (other, text, text.split(": ", 1)[1].lower().rstrip(".")):
+        best = find(question).matches[0]
+        assert best.page.id == other and best.page.in_smalti and best.page.verdict and len(best.page.solutions) >= 2
+
+
+def test_shipped_data_is_whole():
+    rows = shipped.refusals()
+    assert len(rows) > 300 and {r["verdict"] for r in rows} == set(shipped.VERDICTS)
+    for row in rows:
+        assert row["guard"] and row["message"] and row["file"].endswith(".py"), row
+        for message in row["message"]:
+            assert fit(message, skeleton(message).replace("{}", "x")) or "\n" in message or not weight(message), message
+    pages = [*shipped.known_pages(), *[p for p, _ in shipped.fault_pages()]]
+    assert len({p.id for p in pages}) == len(pages)
+    known = set(families.table()) | {"other"}
+    for page in (*pages, *shipped.own_pages()):
+        assert page.family in known and page.meaning and page.solutions, page.id
+
+
+def test_what_smalti_claims_names_calls_that_exist():
+    row = next(r for r in shipped.refusals() if r.get("answer") == "tiles")
+    assert shipped.in_smalti(row).startswith("One `mma` call")
+    assert not shipped._exists("smalti.lang.tcgen05.no_such_call") and shipped._exists("smalti.errors.error")
+    missing = shipped.in_smalti({**row, "answer": "nothing", "verdict": "SW"})
+    assert "No call of this version" in missing
+
+
+def test_command_line(index_file, tmp_path, capsys):
+    file = tmp_path / "trace.txt"
+    file.write_text(PLAIN)
+    assert main(["explain", "--index", str(index_file), str(file)]) == 0
+    shown = capsys.readouterr().out
+    for part in (
+        "x must be a list",
+        "not isinstance(x, list)",
+        "can be reached from pkg.run",
+        "type(x).__name__ = int",
+    ):
+        assert part in shown
+    assert main(["explain", "--json", "--index", str(index_file), "OverflowError: item 3 is 99, above 16"]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["matches"][0]["page"]["guard"]["1"] == "item > limit"
+    assert main(["explain", "--index", str(index_file), "completely unknown words qqq"]) == 1
+    assert "Nothing found" in capsys.readouterr().out
+    assert main(["explain", "--index", str(tmp_path / "none.sqlite"), "x"]) == 2
+    assert capsys.readouterr().err.startswith("SML1204")
+
+
+def test_terminal_is_not_obeyed(capsys):
+    main(["explain", "there is no error code '\x1b]0;title\x07\x9b31m'; the nearest is SML0001"])
+    assert "\x1b" not in (out := capsys.readouterr().out) and "\x9b" not in out
