@@ -39,8 +39,8 @@ def run(
     grid, block, cluster = dim3(grid), dim3(block), dim3(cluster)
     if DEVICE == "cuda":
         return _cuda(module, params, entry, grid, block, cluster, shared)
-    machine = machine_for(module, *params, entry=entry, grid=grid, block=block, cluster=cluster, shared=shared, seed=seed,
-                          checks=checks, undefined=undefined, **options)  # fmt: skip
+    shape = {"entry": entry, "grid": grid, "block": block, "cluster": cluster, "shared": shared}
+    machine = machine_for(module, *params, **shape, seed=seed, checks=checks, undefined=undefined, **options)
     machine.run()
     return results(machine)
 

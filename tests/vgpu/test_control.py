@@ -209,10 +209,11 @@ def test_printf():
 @pytest.mark.virtual
 def test_stops():
     def text(body):
-        return f".visible .entry kernel()\n{{\n  .reg .pred %p;\n  .reg .b32 %r;\n  mov.u32 %r, %tid.x;\n{body}  ret;\n}}\n"
+        head = ".visible .entry kernel()\n{\n  .reg .pred %p;\n  .reg .b32 %r;\n  mov.u32 %r, %tid.x;\n"
+        return head + body + "  ret;\n}\n"
 
     for op in ("trap", "brkpt"):
-        with pytest.raises(SmaltiError, match="SML0814.*lanes 7 of"):
+        with pytest.raises(SmaltiError, match=r"SML0814.*lanes 7 of"):
             run_ptx(text(f"  setp.eq.u32 %p, %r, 7;\n  @%p {op};\n"))
         run_ptx(text(f"  setp.eq.u32 %p, %r, 77;\n  @%p {op};\n"))
 
@@ -288,7 +289,7 @@ def test_register_pool(seed):
 @pytest.mark.virtual
 def test_register_pool_runs_dry():
     text = registers(".reqntid 256, 1, 1\n.maxnreg 128", ([("dec", 40)], [("inc", 224)]))
-    with pytest.raises(SmaltiError, match="SML0901.*224 registers"):
+    with pytest.raises(SmaltiError, match=r"SML0901.*224 registers"):
         run_ptx(text, np.zeros(256, np.uint32), block=256)
     wrong = registers(".reqntid 256, 1, 1\n.maxnreg 128", ([("inc", 40)], [("inc", 216)]))
     with pytest.raises(SmaltiError, match="SML0817"):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+
 from smalti.errors import SmaltiError
 from tests.vgpu.harness import run_ptx
 

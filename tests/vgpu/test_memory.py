@@ -251,7 +251,8 @@ def test_unpack_onto_itself():
         at("%rd1", "%rd10", 8)
         + "  ld.global.b64 %rd2, [%rd1];\n  mov.b64 {%r1, %r2}, %rd2;\n  mov.b64 %rd2, {%r2, %r1};\n"
     )
-    body += "  mov.b64 {%r2, %r1}, %rd2;\n  mov.b64 {%r1, %r2}, %rd2;\n  mov.b64 %rd2, {%r1, %r1};\n  st.global.b64 [%rd1], %rd2;\n"
+    body += "  mov.b64 {%r2, %r1}, %rd2;\n  mov.b64 {%r1, %r2}, %rd2;\n  mov.b64 %rd2, {%r1, %r1};\n"
+    body += "  st.global.b64 [%rd1], %rd2;\n"
     data = words(64, 32)
     got = run_ptx(kernel(["a"], body), data)[0]
     assert got.tolist() == [(int(x) >> 32) * 0x100000001 for x in data]
@@ -337,7 +338,8 @@ def test_cluster_addresses():
 
 ATOMS = {
     "add.u32": lambda d, s: d + s, "add.s32": lambda d, s: d + s, "min.u32": min, "max.u32": max,
-    "min.s32": lambda d, s: min(signed(d, 32), signed(s, 32)), "max.s32": lambda d, s: max(signed(d, 32), signed(s, 32)),
+    "min.s32": lambda d, s: min(signed(d, 32), signed(s, 32)),
+    "max.s32": lambda d, s: max(signed(d, 32), signed(s, 32)),
     "and.b32": lambda d, s: d & s, "or.b32": lambda d, s: d | s, "xor.b32": lambda d, s: d ^ s,
     "exch.b32": lambda d, s: s, "inc.u32": lambda d, s: 0 if d >= s else d + 1,
     "dec.u32": lambda d, s: s if d == 0 or d > s else d - 1,
@@ -388,7 +390,8 @@ def test_compare_and_swap():
     old, want, new = words(32, 32, 1), words(32, 32, 2), words(32, 32, 3)
     want[::2] = old[::2]
     body = at("%rd1", "%rd10", 4) + at("%rd2", "%rd11", 4) + at("%rd3", "%rd12", 4) + at("%rd4", "%rd13", 4)
-    body += "  ld.global.u32 %r1, [%rd2];\n  ld.global.u32 %r2, [%rd3];\n  atom.acq_rel.gpu.global.cas.b32 %r3, [%rd1], %r1, %r2;\n"
+    body += "  ld.global.u32 %r1, [%rd2];\n  ld.global.u32 %r2, [%rd3];\n"
+    body += "  atom.acq_rel.gpu.global.cas.b32 %r3, [%rd1], %r1, %r2;\n"
     body += "  st.global.u32 [%rd4], %r3;\n"
     now, _, _, back = run_ptx(kernel(["a", "b", "c", "out"], body), old, want, new, np.zeros(32, np.uint32))
     assert (back == old).all() and (now == np.where(old == want, new, old)).all()
@@ -501,6 +504,7 @@ def test_bulk_zeros():
     body = (
         "  .shared .align 16 .b8 tile[64];\n  mov.u32 %r1, tile;\n  st.shared.u32 [tile+40], 5;\n  mov.u64 %rd1, 40;\n"
     )
-    body += "  st.bulk.weak.shared::cta [%r1], %rd1, 0;\n  ld.shared.v2.u32 {%r2, %r3}, [tile+32];\n  ld.shared.u32 %r4, [tile+40];\n"
+    body += "  st.bulk.weak.shared::cta [%r1], %rd1, 0;\n  ld.shared.v2.u32 {%r2, %r3}, [tile+32];\n"
+    body += "  ld.shared.u32 %r4, [tile+40];\n"
     body += "  st.global.v2.u32 [%rd10], {%r2, %r4};\n"
     assert run_ptx(kernel(["a"], body), np.full(2, 9, np.uint32), block=1, arch="sm_100a")[0].tolist() == [0, 5]

@@ -95,7 +95,7 @@ def test_nobody_writes(seed):
     """Polling that nobody answers is a deadlock; the report says where."""
     for load in ("volatile.global", "global"):
         text = FLAG.replace("LOAD", load).replace("STORE", "volatile.global").replace("WRITER", "77")
-        with pytest.raises(SmaltiError, match="SML0901.*poll"):
+        with pytest.raises(SmaltiError, match=r"SML0901.*poll"):
             run_ptx(text, np.zeros(2, np.uint32), block=1, grid=2, seed=seed)
 
 
@@ -148,7 +148,8 @@ GRID, BLOCK, CLUSTER = (4, 2, 2), (5, 3, 2), (2, 1, 2)
         ("clusterid.x", lambda c, t: c % 4 // 2), ("clusterid.z", lambda c, t: 0), ("nclusterid.x", lambda c, t: 2),
         ("cluster_ctaid.x", lambda c, t: c % 2), ("cluster_ctaid.z", lambda c, t: c // 8),
         ("cluster_nctaid.x", lambda c, t: 2), ("cluster_ctarank", lambda c, t: c % 2 + 2 * (c // 8)),
-        ("cluster_nctarank", lambda c, t: 4), ("lanemask_eq", lambda c, t: 1 << t), ("lanemask_lt", lambda c, t: (1 << t) - 1),
+        ("cluster_nctarank", lambda c, t: 4), ("lanemask_eq", lambda c, t: 1 << t),
+        ("lanemask_lt", lambda c, t: (1 << t) - 1),
         ("lanemask_le", lambda c, t: (2 << t) - 1), ("lanemask_gt", lambda c, t: ~((2 << t) - 1) & 0xFFFFFFFF),
         ("lanemask_ge", lambda c, t: ~((1 << t) - 1) & 0xFFFFFFFF), ("dynamic_smem_size", lambda c, t: 256),
     ],
@@ -197,12 +198,14 @@ def test_a_grid_needs_whole_clusters_and_all_parameters():
         Machine(module, LaunchConfig("kernel", (3, 1, 1), (1, 1, 1), bytes(8), (2, 1, 1)), Memory()).run()
     with pytest.raises(SmaltiError, match="SML0811"):
         Machine(module, LaunchConfig("kernel", (2, 1, 1), (1, 1, 1), bytes(4)), Memory())
-    with pytest.raises(SmaltiError, match="SML0801.*kernel"):
+    with pytest.raises(SmaltiError, match=r"SML0801.*kernel"):
         Machine(module, LaunchConfig("other", (2, 1, 1), (1, 1, 1), bytes(8)), Memory())
 
 
 def test_unknown_instructions_are_all_named():
-    text = ".visible .entry kernel()\n{\n  .reg .b32 %r<4>;\n  vadd.u32.u32.u32 %r0, %r1, %r2;\n  vmin.u32.u32.u32 %r0, %r1, %r2;\n  vmin.u32.u32.u32 %r0, %r1, %r2;\n  ret;\n}\n"
+    lines = ["vadd.u32.u32.u32", "vmin.u32.u32.u32", "vmin.u32.u32.u32"]
+    body = "".join(f"  {x} %r0, %r1, %r2;\n" for x in lines)
+    text = ".visible .entry kernel()\n{\n  .reg .b32 %r<4>;\n" + body + "  ret;\n}\n"
     with pytest.raises(SmaltiError, match=r"SML0802: 2 kinds .*vadd.u32.u32.u32 \(1\), vmin.u32.u32.u32 \(2\)"):
         run_ptx(text)
 
