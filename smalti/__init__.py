@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from smalti.errors import SmaltiError as SmaltiError
+    from smalti.lang import tcgen05 as tcgen05
     from smalti.lang import wgmma as wgmma
     from smalti.lang.arrays import full as full
     from smalti.lang.barriers import barrier as barrier
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from smalti.lang.dtypes import dtype as dtype
     from smalti.lang.kernel import Kernel as Kernel
     from smalti.lang.kernel import kernel as kernel
+    from smalti.lang.metadata import metadata_memory as metadata_memory
     from smalti.lang.raw import address as address
     from smalti.lang.raw import emit as emit
     from smalti.lang.ring import channel as channel
@@ -29,12 +31,14 @@ if TYPE_CHECKING:
     from smalti.lang.roles import roles as roles
     from smalti.lang.roles import warp as warp
     from smalti.lang.roles import warpgroup as warpgroup
+    from smalti.lang.scales import scale_tile as scale_tile
     from smalti.lang.schedule import block_tile as block_tile
     from smalti.lang.schedule import launch_grid as launch_grid
     from smalti.lang.schedule import persistent as persistent
     from smalti.lang.shared import shared as shared
     from smalti.lang.signature import facts as facts
     from smalti.lang.sparse import sparse_metadata as sparse_metadata
+    from smalti.lang.tensor_memory import tensor_memory as tensor_memory
     from smalti.lang.threads import block_index as block_index
     from smalti.lang.threads import cluster_rank as cluster_rank
     from smalti.lang.threads import elect as elect
@@ -119,6 +123,8 @@ _NAMES = {
     "wgmma": "smalti.lang.wgmma:",
     "tcgen05": "smalti.lang.tcgen05:",
     "tensor_memory": "smalti.lang.tensor_memory",
+    "metadata_memory": "smalti.lang.metadata",
+    "scale_tile": "smalti.lang.scales",
     "quantize": "smalti.run.scaled",
     "BlockScaled": "smalti.run.scaled",
     "sparse_metadata": "smalti.lang.sparse",

@@ -1,35 +1,39 @@
-"""Scale factors of block-scaled operands: their way from global over shared to tensor memory.
+"""Scale factors of block-scaled products: in shared memory as atoms, and in tensor memory, where the tensor core wants
+them. Knows no operands; those that bring their own scales are in `scaled`.
 
-In global and shared memory they lie in atoms of 128 rows x 4 factors (512 bytes, PTX ISA 9.7.16.10.7), which
-tcgen05.cp spreads over tensor memory. Factors behind the end of K are masked to zero: their bytes may be anything.
+An atom is 128 rows x 4 factors, 512 bytes (PTX ISA 9.7.16.10.7), which one tcgen05.cp spreads over four columns.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import Any
 
 from smalti.errors import error
+from smalti.lang.arrays import Array
+from smalti.lang.barriers import proxy_fence, shared_address
+from smalti.lang.distribution import Distribution
+from smalti.lang.dtypes import DTYPES, DType, dtype
 from smalti.lang.parameters import MapParameter
 from smalti.lang.plan import Buffer
-from smalti.lang.shared import Shared
-from smalti.lang.tensor_memory import allocation
-from smalti.lang.threads import cluster_rank, lane_index
+from smalti.lang.tensor_memory import COLUMNS, allocation
+from smalti.lang.threads import thread_of_warpgroup
 from smalti.lang.trace import Trace, current
-from smalti.lang.values import Scalar, Value, as_value, cdiv, fresh, minimum
+from smalti.lang.values import Scalar, Value, as_value, fresh
 from smalti.layout.descriptors import encode_smem
-from smalti.numerics.quantize import SCHEMES, Scheme
+from smalti.layout.linear import Layout
 from smalti.ptx.module import Address, Variable
 
-if TYPE_CHECKING:
-    from smalti.lang.tensors import Tensor, Tile
-
-__all__ = ["Scaled", "ScalesInTensorMemory", "SlotScales", "scales_name"]
+__all__ = ["ScaleMemory", "ScaleTile", "scale_layout", "scale_tile", "scales_name"]
 
 ATOM_ROWS, ATOM_FACTORS, ATOM_BYTES = 128, 4, 512
 ATOM_COLUMNS = 4  # of tensor memory
+COLUMN_ROWS = 32  # rows whose factors lie in one column
+FORMATS = ("ue8m0", "ue4m3")
 _ALIGNMENT = 128  # of shared memory that TMA writes (H200, E11)
+_WORD = 4  # bytes
 
 
 def scales_name(tensor: str) -> str:
@@ -38,7 +42,7 @@ def scales_name(tensor: str) -> str:
 
 
 class ScaleStorage:
-    """Shared memory for the scales of a tile, or of `stages` of them: [stage, row group, factor group, 512] bytes."""
+    """Shared memory for scales, or for `stages` of them: [stage, row group, factor group, 512] bytes."""
 
     def __init__(self, name: str, groups: int, atoms: int) -> None:
         self.name, self.groups, self.atoms = name, groups, atoms
@@ -48,6 +52,15 @@ class ScaleStorage:
     @property
     def bytes(self) -> int:
         return self.groups * self.atoms * ATOM_BYTES
+
+    @property
+    def columns(self) -> int:
+        """Of tensor memory."""
+        return self.groups * self.atoms * ATOM_COLUMNS
+
+    def bind(self, stages: int) -> None:
+        self.stages = stages
+        self.allocate(current())
 
     def allocate(self, trace: Trace) -> Variable:
         if self.variable is None:
@@ -60,265 +73,243 @@ class ScaleStorage:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Scaled:
-    """A tile of a block-scaled tensor in shared memory: `data`, and its scales beside it.
+class ScaleTile:
+    """Scale factors of a tile in shared memory: `shape` (rows, factors) of `dtype`, in atoms of 128 x 4.
 
-    `load` brings both; `rows(i, n)` takes whole groups of 128 rows; `.T` is the transpose, as for a plain tile.
+    Filled by `load` from global memory or by `set` from registers; `to_tensor_memory()` copies them on. Rings can
+    hold it.
     """
 
-    data: Shared
     storage: ScaleStorage
-    tensor: Tensor
-    everywhere: bool = True  # on a pair: both CTAs hold all row groups (B), not only those of their own rows (A)
-    tile_rows: int = 0  # rows of the tile that the scales are of
-    group: int = 0  # first row group
-    turned: bool = False
+    shape: tuple[int, int]
+    dtype: DType
+    stage: Scalar = 0
+    slot: Any = None
 
     def __repr__(self) -> str:
-        return f"<block-scaled {self.data!r}>"
-
-    @property
-    def scheme(self) -> Scheme:
-        return SCHEMES[self.tensor.facts.scheme]
-
-    @property
-    def key(self) -> tuple[str, str, int]:
-        return self.scheme.element, self.scheme.scale, self.scheme.block
-
-    @property
-    def scale_format(self) -> str:
-        return self.scheme.scale
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.data.shape
-
-    @property
-    def dtype(self) -> Any:
-        return self.data.dtype
-
-    @property
-    def slot(self) -> Any:
-        return self.data.slot
-
-    @property
-    def T(self) -> Scaled:
-        return replace(self, data=self.data.T, turned=not self.turned)
-
-    def rows(self, g: int, n: int) -> Scaled:
-        """Rows g*n to g*n + n - 1; n a multiple of 128. Errors: SML0720, SML0332."""
-        if n % ATOM_ROWS:
-            raise error("SML0720", rows=n, nearest=-(-n // ATOM_ROWS) * ATOM_ROWS)
-        return replace(self, data=self.data.rows(g, n), group=self.group + g * n // ATOM_ROWS)
+        return f"<scales {self.storage.name}, {self.shape[0]}x{self.shape[1]} {self.dtype.name}>"
 
     def bind(self, stages: int) -> None:
-        self.data.bind(stages)
-        self.storage.stages = stages
-        self.storage.allocate(current())
+        self.storage.bind(stages)
 
-    def staged(self, stage: Scalar, slot: Any) -> Scaled:
-        return replace(self, data=self.data.staged(stage, slot))
+    def staged(self, stage: Scalar, slot: Any) -> ScaleTile:
+        return replace(self, stage=stage, slot=slot)
 
     def address(self) -> Value:
         """Shared address of the first atom of this stage, u32."""
-        from smalti.lang.barriers import shared_address
-
         base = shared_address(self.storage.allocate(current()))
-        return base + self.data.stage * self.storage.bytes  # type: ignore[no-any-return]
+        return base + self.stage * self.storage.bytes  # type: ignore[no-any-return]
 
-    # -- loading ----------------------------------------------------------------------------------------
+    @property
+    def raw(self) -> Value:
+        return self.address()
 
-    def load(self, tile: Tile, barrier: Any = None) -> None:
-        """Copy a tile and its scales here. Call it in `ring.put()`, in a role of one warp.
+    # -- filling ----------------------------------------------------------------------------------------
 
-        Scales come by TMA; where the tile reaches over the end of K, the warp copies them itself and masks the
-        factors of blocks that do not exist. Errors: as `Shared.load`; SML0721 outside of a ring or in one thread.
+    def load(self, tile: Any) -> None:
+        """Copy scales of global memory here.
+
+        From a tensor [row groups, factor groups, 512] of atoms, `tile` naming the first group of each: one TMA copy;
+        call it in `ring.put()` in one thread or warp. From a row-major tensor [rows, factors], a tile of this shape:
+        ordinary loads by one warpgroup, which rearranges them; what lies over the edge is zero.
+        Errors: SML0334, SML0330, SML0303, SML0335, SML0336, SML0343, SML0720 and SML0705 the threads.
         """
         from smalti.lang.tensors import Tile
-        from smalti.lang.tma import fetch
 
-        trace = current()
         if not isinstance(tile, Tile):
             raise error("SML0334", what="load", wanted="a tile of a tensor", given=type(tile).__name__)
-        slot, threads = self.data.slot, trace.region.threads
-        if slot is None or barrier is not None or threads.single or threads.warps != 1:
-            raise error("SML0721", tile=self.data.storage.name, threads=threads.describe())
-        self.data.load(tile)
-        k = tile.tensor.shape[-1]
-        covered = tile.origin[-1] + tile.shape[-1]
-        spec, first = self._map(tile), self._first_group(tile)
-        atom = tile.origin[-1] // (self.scheme.block * ATOM_FACTORS)
-        whole = covered <= k
-        with trace.open_if(as_value(whole, "pred"), "when"):
-            slot.expect(self.storage.bytes)
-            fetch(self.address(), spec, self._coordinates(atom, first), slot)
-        with trace.open_if(as_value(whole, "pred"), "when", negate=True):
-            self._copy_masked(tile, first, atom)
-        slot.written_by_threads = True
-        trace.note("copy", f"scales of {self.tensor.name}: TMA; by the warp, masked, where K ends inside the tile")
+        self._same(tile.dtype)
+        if tile.tensor.rank == 3 and tile.tensor.operand.dims[-1] == ATOM_BYTES:
+            self._load_atoms(tile)
+            return
+        if tile.shape != self.shape:
+            raise error("SML0330", what="tile", have=tile.shape, wanted=self.shape)
+        trace = current()
+        self._check_threads(trace)
+        *outer, row, column = tile.origin
+        layout = scale_layout(ATOM_ROWS, self.shape[1])
+        for group in range(self.storage.groups):
+            at = (*outer, row + group * ATOM_ROWS, column)
+            self._store(replace(tile, origin=at, shape=layout.shape).load(layout), group)
+        self._written(trace)
+        trace.note("copy", f"scales of {tile.tensor.name}: row-major, rearranged into atoms by ordinary accesses")
 
-    def _map(self, tile: Tile) -> MapParameter:
-        groups = 1 if self.groups_step > 1 else self.storage.groups
-        box = (ATOM_BYTES // 4, self.storage.atoms, groups)
-        return MapParameter(scales_name(self.tensor.name), "u32", (2, 1, 0), box, "none")
+    def set(self, array: Array) -> None:
+        """Store a register array of `scale_layout(rows rounded up to 128, factors)`, 8-bit codes, by one warpgroup.
 
-    @property
-    def groups_step(self) -> int:
-        """Row groups from one group of this CTA to the next: 2 where the CTAs of a pair take turns (operand A)."""
-        return 1 if self.everywhere else 2
+        So scales of a row-major shared tile come here by `scales.set(shared.get(sm.tcgen05.scale_layout(...)))`.
+        Errors: SML0334, SML0330, SML0303, SML0307, SML0705.
+        """
+        trace, wanted = current(), scale_layout(self.storage.groups * ATOM_ROWS, self.shape[1])
+        if not isinstance(array, Array):
+            raise error("SML0334", what="set", wanted="a register array", given=type(array).__name__)
+        if array.shape != wanted.shape:
+            raise error("SML0330", what="register array", have=array.shape, wanted=wanted.shape)
+        self._same(array.dtype)
+        if array.distribution != wanted:
+            raise error("SML0307", left=str(array.distribution), right=str(wanted))
+        self._check_threads(trace)
+        each = self.shape[1] // ATOM_FACTORS
+        for group in range(self.storage.groups):
+            some = array.raw[group * each : (group + 1) * each]
+            self._store(Array(array.dtype, scale_layout(ATOM_ROWS, self.shape[1]), some, trace.region), group)
+        self._written(trace)
+        trace.note("copy", f"{self.storage.name}: rearranged from registers into atoms")
 
-    def _first_group(self, tile: Tile) -> Any:
-        first = tile.origin[-2] // ATOM_ROWS
-        return first + (cluster_rank() & 1) if self.groups_step == 2 else first
+    def _same(self, given: DType) -> None:
+        if given.name not in ("u8", self.dtype.name):
+            raise error("SML0303", op="scales", left=self.dtype.name, right=given.name)
 
-    def _coordinates(self, atom: Any, first: Any) -> list[tuple[int, list[Any]]]:
-        """(byte offset in the stage, coordinates) of each copy."""
-        if self.groups_step == 1:
-            return [(0, [0, atom, first])]
-        each = self.storage.atoms * ATOM_BYTES
-        return [(g * each, [0, atom, first + g * self.groups_step]) for g in range(self.storage.groups)]
+    def _check_threads(self, trace: Trace) -> None:
+        threads = trace.region.threads
+        if threads.single or threads.warps != 4:
+            raise error("SML0705", name=self.storage.name, threads=threads.describe())
 
-    def _copy_masked(self, tile: Tile, first: Any, atom: Any) -> None:
-        """Copy by ordinary accesses of the warp's lanes, 16 bytes (four rows of one atom) each."""
-        trace, storage = current(), self.storage
-        block = self.scheme.block
-        k = tile.tensor.shape[-1]
-        rows = tile.tensor.shape[-2]
-        blocks = cdiv(k, block)
-        known_atoms, known_groups = cdiv(blocks, ATOM_FACTORS), cdiv(rows, ATOM_ROWS)
-        source = trace.parameters.pointer(trace, scales_name(self.tensor.name))
-        lane = lane_index()
-        target = self.address() + lane * 16
-        for g in range(storage.groups):
-            group = first + g * self.groups_step
-            for a in range(storage.atoms):
-                here = atom + a
-                inside = (as_value(group, "u32") < known_groups) & (as_value(here, "u32") < known_atoms)
-                # The first so many factors of this atom exist.
-                left = blocks - minimum(as_value(here, "u32") * ATOM_FACTORS, blocks)
-                mask = _low_bytes(left)
-                words = [fresh("u32") for _ in range(4)]
-                for w in words:
-                    trace.emit("mov.u32", w, 0)
-                index = (as_value(group, "u32") * known_atoms + here).to("u64") * ATOM_BYTES
-                address = source + index + lane.to("u64") * 16
-                trace.emit("ld.global.v4.u32", words, Address(trace.read(address)), guard=inside)
-                kept = [trace.read(w & mask) for w in words]
-                offset = (g * storage.atoms + a) * ATOM_BYTES
-                trace.emit("st.shared::cta.v4.b32", Address(trace.read(target), offset), list(kept))
+    def _store(self, array: Array, group: int) -> None:
+        """Thread t has row t of the group; four of its factors go to byte t % 32 * 16 + t / 32 * 4 of an atom."""
+        trace, row = current(), thread_of_warpgroup()
+        place = self.address() + (row & 31) * 16 + (row >> 5) * _WORD
+        for atom, word in enumerate(array.raw):
+            at = (group * self.storage.atoms + atom) * ATOM_BYTES
+            trace.emit("st.shared::cta.b32", trace.builder.address(trace.read(place), at), word)
 
+    def _written(self, trace: Trace) -> None:
+        """Tensor cores read it after the next barrier: in a ring that is the stage's."""
+        if self.slot is not None:
+            self.slot.written_by_threads = True
+            return
+        proxy_fence()
+        trace.note("fence", f"proxy fence: {self.storage.name} was written by threads")
 
-def _low_bytes(count: Value) -> Value:
-    """A mask of the first `count` bytes of a word (all of them from 4 on)."""
-    trace, mask = current(), fresh("u32")
-    bits = minimum(count, ATOM_FACTORS) * 8
-    trace.emit("bmsk.clamp.b32", mask, 0, bits)
-    return mask
+    def _load_atoms(self, tile: Any) -> None:
+        from smalti.lang.tma import fetch
 
+        tensor, slot = tile.tensor, self.slot
+        if slot is None:
+            raise error("SML0335", tile=self.storage.name)
+        if not tensor.bulk:
+            raise error("SML0343", tensor=tensor.name, alignment=tensor.facts.alignment)
+        box = (ATOM_BYTES // _WORD, self.storage.atoms, self.storage.groups)
+        spec = MapParameter(tensor.name, "u32", (2, 1, 0), box, "none", pack=_WORD)
+        slot.expect(self.storage.bytes)
+        fetch(self.address(), spec, [(0, [0, tile.origin[1], tile.origin[0]])], slot)
+        current().note("copy", f"scales of {tensor.name}: TMA, already in atoms")
 
-class SlotScales:
-    """The scales of all block-scaled operands in a stage: `slot.scales`."""
+    # -- going on ---------------------------------------------------------------------------------------
 
-    def __init__(self, items: dict[str, Scaled], ring: str) -> None:
-        self.named, self.ring = items, ring
-
-    @property
-    def items(self) -> list[Scaled]:
-        return list(self.named.values())
-
-    def to_tensor_memory(self, **tiles: Tile) -> ScalesInTensorMemory:
+    def to_tensor_memory(self) -> ScaleMemory:
         """Copy them to tensor memory by tcgen05.cp, in the thread that issues the products that use them.
 
-        Tiles whose rows are no multiple of 128 may begin inside an atom: say which tile it is, `b=B[j, k]`.
-        The columns are taken once for each ring: the tensor core keeps copies and products of a thread in order.
-        Errors: SML0722 nothing is block-scaled, SML0727 a tile that must be (or cannot be) named, SML0700 no columns.
+        The columns are taken once: the tensor core keeps copies and products of a thread in order. Before, all
+        threads that wrote them must have met this one at a barrier. Errors: SML0700, SML0717.
         """
-        from smalti.lang.tcgen05 import issuing
-
-        trace = current()
-        if not self.items:
-            raise error("SML0722", ring=self.ring)
-        columns = trace.cached.get(("scales", self.ring))
-        if columns is None:
-            columns = trace.cached["scales", self.ring] = {item.storage.name: _take(item) for item in self.items}
-        made = ScalesInTensorMemory({item.storage.name: item for item in self.items}, columns, self._starts(tiles))
-        with issuing(trace):
-            for item in self.items:
-                made.copy(item)
-        count = sum(i.storage.groups * i.storage.atoms for i in self.items)
-        trace.note("tcgen05.cp", f"{count} x 32x128b.warpx4: scales of {', '.join(i.tensor.name for i in self.items)}")
-        return made
-
-    def _starts(self, tiles: dict[str, Tile]) -> dict[str, Scalar]:
-        """For each operand, the 32-row column of its first atom where the tile begins."""
-        starts: dict[str, Scalar] = {}
-        for name in [*self.named, *tiles]:
-            item, tile = self.named.get(name), tiles.get(name)
-            loose = item is not None and item.tile_rows % ATOM_ROWS
-            if item is None or (loose and tile is None):
-                raise error("SML0727", name=name, known=", ".join(self.named), rows=item.tile_rows if item else 0)
-            starts[item.storage.name] = (tile.origin[-2] % ATOM_ROWS) // 32 if tile is not None and loose else 0
-        return starts
+        take([self.storage])
+        memory = ScaleMemory(self.storage, self.dtype, self.shape)
+        memory.copy(self)
+        return memory
 
 
-def _take(item: Scaled) -> int:
-    owner = allocation()
-    wanted = item.storage.groups * item.storage.atoms * ATOM_COLUMNS
-    return owner.take(item.storage.name, wanted, shrink=_narrower(owner.used + wanted))
+def take(storages: list[ScaleStorage], dependent: str = "") -> None:
+    """Columns of tensor memory for these, once. Errors: SML0700, with the widest accumulator that leaves room;
+    `dependent` names the storage whose rows are the accumulator's columns."""
+    trace, owner = current(), allocation()
+    taken: dict[str, int] = trace.cached.setdefault("scale columns", {})
+    new = [s for s in storages if s.name not in taken]
+    wanted = sum(s.columns for s in new)
+    if owner.used + wanted > COLUMNS:
+        raise error(
+            "SML0700", what="scales of " + ", ".join(s.name.removesuffix("_scales") for s in new), columns=wanted,
+            used=owner.used, total=owner.used + wanted, limit=COLUMNS, nearest=_narrower(new, owner.used, dependent),
+        )  # fmt: skip
+    for s in new:
+        taken[s.name] = owner.take(s.name, s.columns)
 
 
-def _narrower(total: int) -> str:
-    """What to change: the largest accumulator that leaves room, as text."""
-    trace = current()
-    accumulators = trace.cached.get("accumulators", [])
+def _narrower(storages: list[ScaleStorage], used: int, dependent: str) -> str:
+    """The widest accumulator that leaves room for its scales, as text."""
+    accumulators = current().cached.get("accumulators", [])
     if not accumulators:
         return "fewer columns"
     d = accumulators[0]
-    tiles = d.whole[0] // d.tile
-    scales = total - sum(tiles_of * columns for tiles_of, columns in ((tiles, d.tile_columns),))
-    step = 32 if d.group == 2 else 16
-    columns = (512 - max(scales, 0)) // tiles // step * step
-    return f"an accumulator of {d.whole[0]}x{columns}"
+    rows, columns = d.whole
+    for n in range(columns - columns % COLUMN_ROWS, 0, -COLUMN_ROWS):
+        scales = sum(s.atoms * ATOM_COLUMNS * (groups_of(n) if s.name == dependent else s.groups) for s in storages)
+        if used - d.columns_taken + d.columns_taken * n // columns + scales <= COLUMNS:
+            return f"an accumulator of {rows}x{n}"
+    return "fewer rows"
+
+
+def groups_of(rows: int) -> int:
+    """Row groups of 128 in which a tile of so many rows lies, wherever among its like it begins."""
+    return -(-(rows + ATOM_ROWS - math.gcd(rows, ATOM_ROWS)) // ATOM_ROWS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ScalesInTensorMemory:
-    """Scale factors where the tensor core wants them; `mma(..., scales=...)` finds those of each instruction."""
+class ScaleMemory:
+    """Scale factors in tensor memory: `shape` (rows, factors) of `dtype`, for `mma(..., scales=(of_a, of_b))`."""
 
-    items: dict[str, Scaled]
-    columns: dict[str, int]
-    starts: dict[str, Scalar]
+    storage: ScaleStorage
+    dtype: DType
+    shape: tuple[int, int]
+    start: Scalar = 0  # column, in 32 rows, where they begin
+
+    def __repr__(self) -> str:
+        return f"<scales in tensor memory {self.storage.name}, {self.shape[0]}x{self.shape[1]} {self.dtype.name}>"
 
     @property
-    def names(self) -> list[str]:
-        return [i.tensor.name for i in self.items.values()]
+    def name(self) -> str:
+        return self.storage.name
 
-    def holds(self, operand: Scaled) -> bool:
-        return operand.storage.name in self.items
+    @property
+    def first(self) -> int:
+        found: int = current().cached["scale columns"][self.storage.name]
+        return found
 
-    def copy(self, item: Scaled) -> None:
-        trace, storage = current(), item.storage
-        group = allocation().group
+    @property
+    def raw(self) -> Value:
+        return self.address(0)
+
+    def rows(self, g: Scalar, n: int) -> ScaleMemory:
+        """Those of rows g*n to g*n + n - 1; n a multiple of 32. Errors: SML0720, SML0332."""
+        size = self.shape[0]
+        if n % COLUMN_ROWS:
+            raise error("SML0720", rows=n, nearest=-(-n // COLUMN_ROWS) * COLUMN_ROWS)
+        if n <= 0 or size % n or (isinstance(g, int) and not 0 <= g < size // n):
+            raise error("SML0332", what="rows", part=n, whole=size, tile=self.name)
+        return replace(self, shape=(n, self.shape[1]), start=self.start + g * (n // COLUMN_ROWS))
+
+    def copy(self, source: ScaleTile) -> None:
+        """Issue the copies from a shared tile of the same storage. Errors: SML0717."""
+        from smalti.lang.tcgen05 import commit, issuing
+
+        trace, storage, owner = current(), self.storage, allocation()
         constant = encode_smem(trace.arch, 0, 16, 128, 0, "none")
-        for g in range(storage.groups):
-            for a in range(storage.atoms):
-                source = _descriptor(item.address() + (g * storage.atoms + a) * ATOM_BYTES, constant)
-                target = allocation().base + (self.columns[storage.name] + self._column(storage, a, g))
-                trace.emit(f"tcgen05.cp.cta_group::{group}.32x128b.warpx4", Address(trace.read(target)), source)
+        opcode = f"tcgen05.cp.cta_group::{owner.group}.32x128b.warpx4"
+        if source.slot is not None:
+            source.slot.completion = commit
+        with issuing(trace):
+            for g in range(storage.groups):
+                for a in range(storage.atoms):
+                    place = source.address() + (g * storage.atoms + a) * ATOM_BYTES
+                    target = owner.base + (self.first + _column(storage, a) + g * ATOM_COLUMNS)
+                    trace.emit(opcode, Address(trace.read(target)), descriptor(place, constant))
+        trace.note("tcgen05.cp", f"{storage.groups * storage.atoms} x 32x128b.warpx4: {storage.name}")
 
-    @staticmethod
-    def _column(storage: ScaleStorage, atom: int, group: int) -> int:
-        """Groups of one factor group lie side by side, so that columns of B go on from one to the next."""
-        return (atom * storage.groups + group) * ATOM_COLUMNS
-
-    def address(self, operand: Scaled, atom: int, tile: int, column: int = 0) -> Value:
-        """Of the factors of row tile `tile` (128 rows in this CTA), or from column `column` of B on."""
-        storage = operand.storage
-        at = self.columns[storage.name] + self._column(storage, atom, operand.group + tile) + column // 32
-        return allocation().base + self.starts[storage.name] + at  # type: ignore[no-any-return]
+    def address(self, atom: int, row: int = 0) -> Value:
+        """Of the factors of atom `atom` from row `row` (a multiple of 32) on."""
+        base: Value = allocation().base
+        fixed = self.first + _column(self.storage, atom) + row // COLUMN_ROWS
+        if isinstance(self.start, Value):
+            return base + self.start + fixed  # type: ignore[no-any-return]
+        return base + (self.start + fixed)  # type: ignore[no-any-return]
 
 
-def _descriptor(address: Value, constant: int) -> Value:
+def _column(storage: ScaleStorage, atom: int) -> int:
+    """Groups of one factor group lie side by side, so that rows go on from one to the next."""
+    return atom * storage.groups * ATOM_COLUMNS
+
+
+def descriptor(address: Value, constant: int) -> Value:
     """A shared-memory descriptor of what begins at `address`."""
     trace = current()
     field, wide = fresh("u32"), fresh("u64")
@@ -328,22 +319,35 @@ def _descriptor(address: Value, constant: int) -> Value:
     return wide
 
 
-def scaled_tile(data: Shared, tensor: Tensor, rows: int, *, everywhere: bool) -> Scaled:
-    """A tile in shared memory with room for its scales: `rows` rows of the tensor, of which this CTA needs scales.
+@lru_cache(maxsize=64)
+def scale_layout(rows: int, factors: int) -> Distribution:
+    """The register layout that `ScaleTile.set` takes: each thread has all factors of one row of every 128.
 
-    Errors: SML0723 K of the tile, SML0724 an operand without a scheme.
+    Errors: SML0729.
     """
-    scheme = tensor.facts.scheme
-    if not scheme:
-        raise error("SML0724", tensor=tensor.name)
-    span = SCHEMES[scheme].block * ATOM_FACTORS
-    k = data.shape[1]
-    if k % span:
-        raise error("SML0723", k=k, block=SCHEMES[scheme].block, span=span, nearest=-(-k // span) * span)
-    name = current().unique(scales_name(data.storage.name))
-    # A tile may begin inside an atom, at any multiple of what its size and 128 share.
-    share = math.gcd(rows, ATOM_ROWS)
-    if share % 32:
-        raise error("SML0728", rows=rows, nearest=-(-rows // 32) * 32)
-    groups = -(-(rows + ATOM_ROWS - share) // ATOM_ROWS)
-    return Scaled(data, ScaleStorage(name, groups, k // span), tensor, everywhere, rows)
+    _check_shape(rows, factors, ATOM_ROWS)
+    fragment = Layout(
+        {"thread": [(128, {"m": 1})], "register": [(factors // 4, {"n": 4})], "part": [(4, {"n": 1})]}, ["m", "n"]
+    )
+    return Distribution("scales", (rows, factors), ATOM_ROWS, factors, fragment)
+
+
+def scale_tile(shape: tuple[int, int], kind: DType | str = "ue8m0", *, name: str = "") -> ScaleTile:
+    """Room in shared memory for `shape` (rows, factors) scales: rows of A or of B.T, one factor for each block of K.
+
+    kind: ue8m0 or ue4m3. Rows in multiples of 32 (of A: of 128), factors of 4. Errors: SML0729, SML0707.
+    """
+    to = dtype(kind)
+    if to.name not in FORMATS:
+        raise error("SML0707", dtype=to.name, wanted="ue8m0 or ue4m3 (scales)")
+    rows, factors = shape
+    _check_shape(rows, factors, COLUMN_ROWS)
+    unique = current().unique(name or "scales")
+    storage = ScaleStorage(unique, -(-rows // ATOM_ROWS), factors // ATOM_FACTORS)
+    return ScaleTile(storage, (rows, factors), DTYPES[to.name])
+
+
+def _check_shape(rows: int, factors: int, step: int) -> None:
+    if rows <= 0 or rows % step or factors <= 0 or factors % ATOM_FACTORS:
+        nearest = (max(-(-rows // step), 1) * step, max(-(-factors // ATOM_FACTORS), 1) * ATOM_FACTORS)
+        raise error("SML0729", shape=(rows, factors), step=step, nearest=nearest)

@@ -140,6 +140,8 @@ class TensorMemory:
     def __repr__(self) -> str:
         return f"<tensor memory {self.name}, {self.shape[0]}x{self.shape[1]} {self.dtype.name}>"
 
+    in_tensor_memory = True
+
     @property
     def group(self) -> int:
         return self.owner.group
@@ -152,6 +154,11 @@ class TensorMemory:
     def tile_columns(self) -> int:
         """Columns that one row tile takes."""
         return _tile_columns(self.tile, self.group, self.whole[1], self.dtype)
+
+    @property
+    def columns_taken(self) -> int:
+        """Columns of all its stages."""
+        return self.per_stage * int(self.box.stages)
 
     @property
     def split_lanes(self) -> bool:
@@ -206,7 +213,7 @@ class TensorMemory:
         for p in parts:
             if isinstance(p, Value):
                 base = base + p
-        return base + fixed
+        return base + fixed  # type: ignore[no-any-return]
 
     @property
     def raw(self) -> Value:
@@ -388,10 +395,12 @@ class _Box:
 
     def __init__(self) -> None:
         self.first: int | None = None
+        self.stages = 0
 
     def bind(self, memory: TensorMemory, stages: int) -> None:
         if self.first is None:
             columns = memory.per_stage * stages
+            self.stages = stages
             self.first = memory.owner.take(memory.name, columns, shrink=_largest(memory, stages))
             stages_text = f"{stages} x " if stages > 1 else ""
             memory.owner.trace.plan.registers.append(

@@ -139,7 +139,7 @@ class Tiles:
     def shared(self, *, swizzle: str = "", name: str = "", halves: int = 0, all_scales: bool = False) -> Any:
         """A tile of this shape and dtype in shared memory, contiguous along the tensor's contiguous dimension.
 
-        Of a block-scaled tensor with room for its scales (`scales.Scaled`). `halves`: on a CTA pair, each CTA holds
+        Of a block-scaled tensor with room for its scales (`scaled.Scaled`). `halves`: on a CTA pair, each CTA holds
         its half of every so many rows (of A: a row tile; of B: the N of an instruction), and with `all_scales` (B) the
         scales of all of them. Errors: SML0725.
         """
@@ -156,7 +156,7 @@ class Tiles:
         made = shared((rows, shape[1]), tensor.dtype, axis=axis, swizzle=swizzle, name=name or tensor.name)
         made = replace(made, halves=halves)
         if tensor.operand.scaled:
-            from smalti.lang.scales import scaled_tile
+            from smalti.lang.scaled import scaled_tile
 
             return scaled_tile(made, tensor, shape[0] if all_scales else rows, everywhere=all_scales or not halves)
         return made

@@ -36,7 +36,7 @@ def mx_matmul(
     i, j = sm.block_tile(D, pair=pair)
     load, mma, epilogue = sm.roles(load=sm.warp, mma=sm.warp, epilogue=sm.warpgroup(1))
     memory = sm.tensor_memory(D, sm.f32, pair=pair)
-    width = sm.tcgen05.instruction_n(tn, pair=pair, scaled=True)
+    width = sm.tcgen05.instruction_n(tn, b.dtype, pair=pair, scaled=True)
     halves = (memory.tile, width) if pair else (0, 0)
     left, right = A.shared(halves=halves[0]), B.shared(halves=halves[1], all_scales=pair)
     ring = sm.ring(stages, a=left, b=right, readers=mma)
