@@ -218,5 +218,8 @@ async def _body(request: Request) -> str | None:
             return text
         return str(found.get("text", "")) if isinstance(found, dict) else text
     if kind == "application/x-www-form-urlencoded":
-        return parse_qs(text, max_num_fields=4).get("text", [""])[0]
+        try:  # clients that post plain text call it a form too
+            return parse_qs(text, max_num_fields=4).get("text", [text])[0]
+        except ValueError:
+            return text
     return text

@@ -1,0 +1,179 @@
+"""The server over a real socket, the static site, and both in a browser."""
+
+import json
+import re
+import shutil
+import subprocess
+import threading
+import urllib.error
+import urllib.parse
+import urllib.request
+
+import pytest
+from test_reading import PLAIN
+
+from smalti.explain.site import export
+
+HOSTILE = "<script>alert(1)</script> & \"'"
+
+
+@pytest.fixture(scope="module")
+def address(index_file):
+    uvicorn = pytest.importorskip("uvicorn")
+    import socket
+
+    from smalti.explain.serve import application
+    from smalti.explain.store import Store
+
+    store = Store(index_file)
+    listening = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(application([store]), log_level="error"))
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+    thread.start()
+    yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    server.should_exit = True
+    thread.join(20)
+    listening.close()
+    store.close()
+
+
+def ask(url, data=None, headers=None):
+    """(status, headers, text)."""
+    request = urllib.request.Request(url, data=data, headers=headers or {})
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.status, answer.headers, answer.read().decode()
+    except urllib.error.HTTPError as refused:
+        with refused:
+            return refused.code, refused.headers, refused.read().decode()
+
+
+def test_search_and_one(address):
+    status, headers, text = ask(f"{address}/api/errors?q=above+item&package=pkg")
+    found = json.loads(text)["errors"]
+    assert status == 200 and [p["type"] for p in found] == ["OverflowError"]
+    assert headers["access-control-allow-origin"] is None
+    _, headers, text = ask(f"{address}/api/errors/{found[0]['id']}")
+    assert json.loads(text)["guard"]["1"] == "item > limit"
+    assert ask(f"{address}/api/errors/{found[0]['id']}", headers={"If-None-Match": headers["etag"]})[0] == 304
+    status, _, page = ask(f"{address}/errors/{found[0]['id']}.html")
+    assert status == 200 and 'aria-label="raised here"' in page and "not reachable" not in page
+
+
+@pytest.mark.parametrize(
+    ("query", "functions"),
+    [
+        ("type=Refused", ["Box.fold", "_work", "_work"]),
+        ("function=run", ["run", "run", "run"]),
+        ("q=fold&type=Refused", ["Box.fold"]),
+        ("q=wide&family=not-supported", ["_task"]),
+        ("q=fol", ["Box.fold"]),
+        ("q=nothinglikethis", []),
+        ("type=Refused&limit=1&offset=1", ["_work"]),
+    ],
+)
+def test_filters(address, query, functions):
+    found = json.loads(ask(f"{address}/api/errors?package=pkg&{query}")[2])["errors"]
+    assert sorted(p["function"] for p in found) == functions
+
+
+def test_match_families_description(address):
+    status, _, text = ask(f"{address}/api/match", PLAIN.encode())
+    assert status == 200 and json.loads(text)["matches"][0]["page"]["function"] == "run"
+    body = json.dumps({"text": PLAIN}).encode()
+    assert json.loads(ask(f"{address}/api/match", body, {"Content-Type": "application/json"})[2])["matches"]
+    families = json.loads(ask(f"{address}/api/families")[2])["families"]
+    assert families["not-supported"]["out"] and sum(f["pages"] for f in families.values()) > 300
+    paths = json.loads(ask(f"{address}/openapi.json")[2])["paths"]
+    assert set(paths) == {"/api/errors/{id}", "/api/errors", "/api/match", "/api/families"}
+
+
+def test_hostile_questions(address):
+    form = b"text=" + urllib.parse.quote(HOSTILE).encode()
+    _, headers, page = ask(f"{address}/match.html", form, {"Content-Type": "application/x-www-form-urlencoded"})
+    assert "<script>alert" not in page and "script-src 'self'" in headers["content-security-policy"]
+    page = ask(f"{address}/?q={urllib.parse.quote(HOSTILE)}")[2]
+    assert "<script>alert" not in page
+    for path in (
+        "errors/..%2f..%2fetc%2fpasswd",
+        "assets/..%2fserve.py",
+        "errors/%00",
+        "api/errors/../../x",
+        "nowhere",
+    ):
+        assert ask(f"{address}/{path}")[0] == 404, path
+    assert ask(f"{address}/api/match", b"x" * ((8 << 20) + 1))[0] == 413
+    assert ask(f"{address}/api/errors?limit=-3&offset=zzz&q=%22%20OR%20*")[0] == 200
+    assert ask(f"{address}/api/match", b"\xff\xfe\x00[" * 1000)[0] == 200
+    assert ask(f"{address}/api/match", b"[" * 200_000, {"Content-Type": "application/json"})[0] == 200
+
+
+@pytest.fixture(scope="module")
+def site(index_file, tmp_path_factory):
+    from conftest import lay
+
+    from smalti.explain.index.build import Subject, index
+    from smalti.explain.store import Store
+
+    root = tmp_path_factory.mktemp("site")
+    bad = f"def f(x):\n    raise ValueError({HOSTILE!r} + f' {{x}}')  # {HOSTILE}\n"
+    lay(root, {"src/bad/__init__.py": bad})
+    index(Subject("bad", root / "src", "1<2"), root / "bad.sqlite")
+    stores = [Store(index_file), Store(root / "bad.sqlite")]
+    count = export(root / "site", stores)
+    for store in stores:
+        store.close()
+    assert count > 300
+    return root / "site"
+
+
+def test_site_is_whole(site):
+    ids = {p.stem for p in (site / "errors").glob("*.html")}
+    assert ids == {p.stem for p in (site / "api/errors").glob("*.json")}
+    for path in site.rglob("*.html"):
+        text = path.read_text()
+        assert "<script>alert" not in text, path
+        for target in re.findall(r'href="([^"#?:]+)[?#"]', text):
+            assert (path.parent / target).exists(), (path.name, target)
+    script = (site / "assets/pages.js").read_text()
+    assert "<" not in script and json.loads(script[len("window.SMALTI_PAGES = ") : -2])
+    assert not list(site.rglob("*.part"))
+
+
+CHROMIUM = next((shutil.which(n) for n in ("chromium", "chromium-browser", "google-chrome") if shutil.which(n)), None)
+
+
+def browse(url, *options, tmp):
+    """Run headless Chromium on `url`."""
+    assert CHROMIUM, "headless Chromium is needed"
+    command = [
+        CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--allow-file-access-from-files",
+        f"--user-data-dir={tmp}", "--virtual-time-budget=4000", *options, url,
+    ]  # fmt: skip
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+
+@pytest.mark.browser
+def test_search_works_from_file(site, tmp_path):
+    text = browse(f"{(site / 'index.html').as_uri()}?q=item+above+limit", "--dump-dom", tmp=tmp_path)
+    assert "OverflowError: item {index} is {item}, above {limit}" in text
+    assert re.search(r'id="state"[^>]*>\d+ pages', text)
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("width", "dark"), [(390, False), (1200, True)])
+def test_pages_fit_and_are_not_blank(site, tmp_path, width, dark):
+    page = next(p for p in (site / "errors").glob("*.html") if "above {limit}" in p.read_text())
+    shot = tmp_path / "shot.png"
+    options = [f"--window-size={width},1600", f"--screenshot={shot}"]
+    browse(page.as_uri(), *options, *(["--force-dark-mode"] if dark else []), tmp=tmp_path / "profile")
+    data = shot.read_bytes()
+    assert data[:8] == b"\x89PNG\r\n\x1a\n" and int.from_bytes(data[16:20], "big") == width and len(data) > 20_000
+    probe = page.with_name("probe.html")
+    script = "document.title = document.documentElement.scrollWidth + ' ' + window.innerWidth"
+    (page.parent / "probe.js").write_text(script)
+    probe.write_text(page.read_text().replace("</body>", '<script src="probe.js"></script></body>'))
+    title = re.search(
+        r"<title>(\d+) (\d+)<", browse(probe.as_uri(), f"--window-size={width},900", "--dump-dom", tmp=tmp_path / "p2")
+    )
+    assert title and int(title[1]) <= int(title[2]), title
