@@ -16,6 +16,7 @@ from smalti.layout.tensor import COLUMNS
 from smalti.numerics.kinds import KINDS
 from smalti.ptx.module import Address, Immediate, Vector
 from smalti.vgpu.engines import tensor_cells
+from smalti.vgpu.engines.blame import blame
 from smalti.vgpu.engines.mbarrier import place
 from smalti.vgpu.engines.operands import Source, check_window, container, source
 from smalti.vgpu.engines.pipeline import TensorOp, Thread, issued, issued_by
@@ -140,7 +141,7 @@ def _alloc(context: Context, step: Step) -> Operation:
         address = np.array([_one(target(g), g)], np.int64)
         lanes = g.lanes()[:1]
         where = space if "shared::cta" in step.form else "generic"
-        g.machine.memory.store(g, g.cta, where, address, 4, np.array([start], np.uint32), lanes)
+        g.machine.memory.store(g, g.cta, where, address, 4, np.array([start], np.uint32), lanes, order="allocated")
         return _meet(g, memory, group, "tcgen05.alloc", n)
 
     return _warp_wide(context, step, body)
@@ -283,8 +284,9 @@ def _mma(context: Context, step: Step) -> Operation:
             ashift=ashift,
             disabled=tuple(_at(w(g), lane) for w in words),
         )
-        _lanes_fit(g, step, product, group)
-        return Mma(g.cta, warp, step.loc, step.opcode, thread, group, product)
+        with blame(step.loc):
+            _lanes_fit(g, step, product, group)
+            return Mma(g.cta, warp, step.loc, step.opcode, thread, group, product)
 
     return _each_thread(step, issue)
 
