@@ -53,6 +53,10 @@ if TYPE_CHECKING:
     from smalti.lang.values import var as var
     from smalti.run.devices import device as device
     from smalti.run.dtypes import numpy_dtype as numpy_dtype
+    from smalti.run.scaled import BlockScaled as BlockScaled
+    from smalti.run.scaled import quantize as quantize
+    from smalti.run.sparse import compress as compress
+    from smalti.run.sparse import prune as prune
 
     u8: DType
     s8: DType
@@ -127,6 +131,8 @@ _NAMES = {
     "scale_tile": "smalti.lang.scales",
     "quantize": "smalti.run.scaled",
     "BlockScaled": "smalti.run.scaled",
+    "prune": "smalti.run.sparse",
+    "compress": "smalti.run.sparse",
     "sparse_metadata": "smalti.lang.sparse",
     "emit": "smalti.lang.raw",
     "address": "smalti.lang.raw",
