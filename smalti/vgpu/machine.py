@@ -87,7 +87,7 @@ class InterlockWait(Wait):
 
 
 DONE = Done()
-LONG = 100_000  # instructions without any change of memory after which a gang may be in an endless loop
+LONG = 10_000  # instructions without any change of memory after which a gang may be in an endless loop
 PATIENCE = 1000  # how often a gang may time out while nothing else changes, each time in another state
 
 

@@ -37,7 +37,7 @@ class Schedule:
 
     def budget(self) -> int:
         """How many instructions the picked gang may execute before the next choice."""
-        return 100_000
+        return 10_000
 
     def split(self) -> bool:
         """Whether the warps of a gang that starts, or meets again, go their own ways."""
