@@ -17,12 +17,18 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parent))
-from programs import Program, programs
+import memory_programs
+import programs as numeric_programs
+from programs import Program
 
 from smalti.run import run
 
 FILE = Path(__file__).with_name("hopper.json")
 SAMPLE = 8  # words kept of each output, evenly spread, for diagnosis
+
+
+def programs() -> list[Program]:
+    return [*numeric_programs.programs(), *memory_programs.programs()]
 
 
 def answer(program: Program, device: str) -> dict[str, Any]:

@@ -11,11 +11,10 @@ from smalti.numerics import kinds
 
 FOLDER = Path(__file__).parents[2] / "recordings"
 sys.path.insert(0, str(FOLDER))
-import programs as asked  # noqa: E402
 import record  # noqa: E402
 
 KNOWN = json.loads((FOLDER / "hopper.json").read_text())["programs"]
-PROGRAMS = {p.name: p for p in asked.programs()}
+PROGRAMS = {p.name: p for p in record.programs()}
 
 
 def test_every_program_is_recorded():
