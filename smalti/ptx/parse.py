@@ -291,7 +291,7 @@ class _Parser(Declarations):
             elif token.startswith(TILE_COMMENT):
                 self.made.tiles.append(self.tile())
             else:
-                block.statements.append(self.instruction(loc))
+                block.statements.append(self.instruction(loc or Loc(self.tokens.name, self.tokens.line(self.at))))
 
     def loc(self) -> Loc | None:
         where = self.at

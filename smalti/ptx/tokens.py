@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import re
 import struct
 from collections.abc import Callable
@@ -47,11 +48,16 @@ class Tokens:
                 self.start.append(m.start())
         self.text.append("")
         self.start.append(len(source))
+        self._lines = [m.end() for m in re.finditer("\n", source)]  # where each line but the first starts
 
     def place(self, at: int) -> tuple[int, int]:
         """Line and column, from 1, of token `at`."""
         start = self.start[min(at, len(self.start) - 1)]
-        return self.source.count("\n", 0, start) + 1, start - self.source.rfind("\n", 0, start)
+        return self.line(at), start - self.source.rfind("\n", 0, start)
+
+    def line(self, at: int) -> int:
+        """Line, from 1, of token `at`."""
+        return bisect.bisect_right(self._lines, self.start[min(at, len(self.start) - 1)]) + 1
 
     def wrong(self, at: int, expected: str) -> SmaltiError:
         """The refusal of token `at`."""

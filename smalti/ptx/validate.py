@@ -60,8 +60,10 @@ def validate(module: Module) -> None:
     if len(found) == 1:
         raise found[0]
     if found:
-        texts = Counter(str(e) for e in found)
-        shown = "; ".join(f"{text} ({n} times)" if n > 1 else text for text, n in list(texts.items())[:_SHOWN])
+        counts = Counter((e.code, e.message) for e in found)
+        firsts = {(e.code, e.message): e for e in reversed(found)}
+        texts = [f"{firsts[m]} ({n} times)" if n > 1 else str(firsts[m]) for m, n in counts.items()]
+        shown = "; ".join(texts[:_SHOWN])
         more = f"; and {len(texts) - _SHOWN} more" if len(texts) > _SHOWN else ""
         raise error("SML0208", at=found[0].location, count=len(found), problems=shown + more)
 

@@ -97,11 +97,14 @@ def _virtual(
     from smalti.vgpu.checks import Checks
 
     parsed = _parsed(module, name) if isinstance(module, str) else module
-    watch = Checks(collect=collect, strict=strict) if checks else None
+    foreign = isinstance(module, str)
+    watch = Checks(collect=collect, strict=strict, foreign=foreign) if checks else None
     start = time.perf_counter()
     ran = virtual.launch(parsed, launch, chosen.arch, seed=seed, checks=watch, progress=progress)
     seconds = time.perf_counter() - start
     engines = {f"{engine} operations": n for engine, n in sorted(ran.asynchronous.items())}
+    if watch is not None and watch.relied_on:
+        engines["hand-overs of tensor memory without a tcgen05.fence, which strict checks report"] = watch.relied_on
     return Result(
         _arrays(launch, ran.memory),
         chosen,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,19 @@ from smalti.run.launch_file import FORMAT
 _MAP_DEFAULTS = TensorMap("u8", (1,), box=(1,))
 
 
-def save(path: str | Path, launch: Launch, about: str = "") -> None:
+def save(
+    path: str | Path, launch: Launch, about: str = "", *, arrays: str = "", rules: Mapping[str, Any] | None = None
+) -> None:
     """Write `path` and, for every buffer whose bytes are not all alike, `<stem>-<buffer>.npy` beside it (raw bits;
-    gaps between strided rows are not kept). Errors: SML0117."""
-    path = Path(path)
+    gaps between strided rows are not kept).
+
+    arrays   what array files are called instead of the stem; rules: data descriptions, by buffer name, that give
+             what the buffer holds, written in the place of its data
+
+    Errors: SML0117.
+    """
+    path, rules = Path(path), rules or {}
+    beside = path.with_name(arrays or path.stem)
     fields: dict[str, Any] = {"format": FORMAT}
     if about:
         fields["about"] = about
@@ -30,23 +40,25 @@ def save(path: str | Path, launch: Launch, about: str = "") -> None:
         fields["cluster"] = launch.cluster
     if launch.shared:
         fields["shared"] = launch.shared
-    fields["buffers"] = {name: _buffer(b, path) for name, b in launch.buffers.items()}
+    fields["buffers"] = {name: _buffer(b, beside, rules.get(name)) for name, b in launch.buffers.items()}
     fields["params"] = [_param(p) for p in launch.params]
     write_aside(path, lambda file: file.write((json.dumps(fields, indent=1) + "\n").encode()))
 
 
-def _buffer(b: Buffer, path: Path) -> dict[str, Any]:
+def _buffer(b: Buffer, beside: Path, rule: Any) -> dict[str, Any]:
     fields: dict[str, Any] = {"dtype": b.dtype, "shape": b.shape}
     if b.strides is not None:
         fields["strides"] = b.strides
     if b.dense:
         fields["dense"] = True
-    if b.data is not None:
-        fields["data"] = _bits(b.bits_in(b.data), path.with_name(f"{path.stem}-{b.name}.npy"))
+    if rule is not None:
+        fields["data"] = rule
+    elif b.data is not None:
+        fields["data"] = _bits(b.bits_in(b.data), beside.with_name(f"{beside.name}-{b.name}.npy"))
     if b.output:
         fields["output"] = True
     if b.expected is not None:
-        fields["expected"] = _bits(b.expected, path.with_name(f"{path.stem}-{b.name}-expected.npy"))
+        fields["expected"] = _bits(b.expected, beside.with_name(f"{beside.name}-{b.name}-expected.npy"))
     if b.tolerance is not None:
         fields["tolerance"] = {"absolute": b.tolerance[0], "relative": b.tolerance[1]}
     return fields

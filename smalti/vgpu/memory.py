@@ -534,7 +534,8 @@ _WINDOWS = {
 class NoChecks:
     """Race checks switched off; also the list of what checks are told.
 
-    Offsets are bytes; `lanes` thread numbers in the CTA, None for an asynchronous operation; `order` as in Memory.load.
+    Offsets are bytes; `lanes` thread numbers in the CTA, None for an asynchronous operation; `order` as in Memory.load,
+    or "allocated" for the address that tcgen05.alloc writes: known compilers let TMA overwrite it without a proxy fence.
     Units are 16-byte pieces (byte offset / 16) that an asynchronous operation touches.
     """
 

@@ -2,12 +2,14 @@
 
 from dataclasses import fields, is_dataclass
 
+from smalti.errors import Loc
 from smalti.ptx.module import Comment, Declare, Function, Label, Module, Register, Variable
 
 
 def shape(module: Module) -> object:
     """The module as nested tuples; registers, variables, labels and functions by order of appearance."""
     seen: dict[int, int] = {}
+    files = set(module.files.values())
 
     def go(x: object) -> object:
         if isinstance(x, Register | Variable | Label | Function):
@@ -16,6 +18,8 @@ def shape(module: Module) -> object:
             seen[id(x)] = len(seen)
         if isinstance(x, Declare) and x.variable is None and not x.registers:
             return None
+        if isinstance(x, Loc) and x.file not in files:
+            return None  # a line of the text itself
         if is_dataclass(x):
             return (type(x).__name__, *((f.name, go(getattr(x, f.name))) for f in fields(x)))
         if isinstance(x, list | tuple):

@@ -30,19 +30,32 @@ if TYPE_CHECKING:
 
 @dataclass
 class Checks:
-    """All checks on. `collect`: gather reports (each place once) instead of raising the first; `strict`: also report
-    orders that every known chip keeps but no document promises."""
+    """All checks on.
+
+    collect   gather reports (each place once) instead of raising the first
+    strict    also report orders that every known chip keeps but no document promises
+    foreign   the module is another compiler's: where it has no tcgen05.fence of a kind at all, as those of Triton and
+              CUTLASS, it relies on waits and barriers alone to order tensor memory. That is counted in `relied_on`,
+              and reported under strict.
+    """
 
     collect: bool = False
     strict: bool = False
+    foreign: bool = False
     reports: list[SmaltiError] = field(default_factory=list)
 
     def attach(self, machine: Machine) -> None:
         self.machine = machine
         self.races = races.Races(self.report, self.strict)
-        self.order = tensor.TensorOrder(self.report, self.strict)
+        relied = tensor.fences_left_out(machine.program) if self.foreign and not self.strict else frozenset()
+        self.order = tensor.TensorOrder(self.report, self.strict, relied)
         self._seen: set[Any] = set()
         self._installed = False
+
+    @property
+    def relied_on(self) -> int:
+        """How often tensor memory was handed over without a fence that the whole module leaves out."""
+        return self.order.relied_on
 
     def report(self, found: SmaltiError) -> None:
         """Raise the error, or note it once for each code and pair of lines."""
@@ -84,6 +97,9 @@ class Checks:
     ) -> None:
         if not races.tracked(segment):
             return
+        if order == "allocated":
+            self.races.access(agent, segment, offsets, width, lanes, writes=True, strong=False, settled=not self.strict)
+            return
         strong = order != "weak"
         self.races.access(agent, segment, offsets, width, lanes, writes=True, strong=strong, values=values)
         if strong and lanes is not None:
@@ -95,7 +111,7 @@ class Checks:
 
     def write_range(self, agent: Any, segment: Segment, start: int, stop: int) -> None:
         if races.tracked(segment):
-            self.races.span(agent, segment, start, stop, writes=True)
+            self.races.span(agent, segment, start, stop, writes=True, strong=agent.order != "weak")
 
     def read_units(self, agent: Any, segment: Segment, units: Offsets) -> None:
         if races.tracked(segment):
@@ -103,7 +119,7 @@ class Checks:
 
     def write_units(self, agent: Any, segment: Segment, units: Offsets) -> None:
         if races.tracked(segment):
-            self.races.units(agent, segment, units, writes=True)
+            self.races.units(agent, segment, units, writes=True, strong=agent.order != "weak")
 
     def tensor(self, agent: Any, clock: Clock, memory: TensorMemory, blocks: Blocks, writes: bool) -> None:
         self.order.touch(agent, clock, memory, blocks, writes)

@@ -54,6 +54,7 @@ class Actor(NamedTuple):
     asynchronous: bool
     who: Callable[[], str]
     loc: Loc | None
+    settled: bool = False  # a generic write that the async proxy sees without a fence
 
 
 class Shadow:
@@ -98,7 +99,7 @@ class Races:
 
     def access(
         self, agent: Any, segment: Segment, offsets: Offsets, width: int, lanes: npt.NDArray[np.intp] | None, *,
-        writes: bool, strong: bool, values: npt.NDArray[Any] | None = None,
+        writes: bool, strong: bool, values: npt.NDArray[Any] | None = None, settled: bool = False,
     ) -> None:  # fmt: skip
         """Accesses of `width` bytes at aligned offsets; `lanes` tells the warps apart; `values` are those stored."""
         if not len(offsets):
@@ -113,11 +114,14 @@ class Races:
         first, last = int(lanes[0]) // WARP, int(lanes[-1]) // WARP
         if first == last:
             warp = agent.cta.warps[first]
-            self._one(self._warp(agent, warp), views, Where(segment, index, width, values), writes, strong)
+            actor = self._warp(agent, warp)._replace(settled=settled)
+            self._one(actor, views, Where(segment, index, width, values), writes, strong)
         else:
             self._several(agent, views, Where(segment, index, width, values), lanes // WARP, writes, strong)
 
-    def span(self, agent: Any, segment: Segment, start: int, stop: int, *, writes: bool) -> None:
+    def span(
+        self, agent: Any, segment: Segment, start: int, stop: int, *, writes: bool, strong: bool = False
+    ) -> None:
         """The bytes from `start` to `stop` − 1, by an asynchronous operation."""
         first, last = start + lead(segment), stop + lead(segment)
         edge = first | last
@@ -125,20 +129,22 @@ class Races:
         if start < stop:
             views = shadow_of(segment).views(width)
             where = Where(segment, slice(first // width, last // width), width, None)
-            self._one(self._operation(agent), views, where, writes, False)
+            self._one(self._operation(agent), views, where, writes, strong)
 
-    def units(self, agent: Any, segment: Segment, units: Offsets, *, writes: bool) -> None:
+    def units(
+        self, agent: Any, segment: Segment, units: Offsets, *, writes: bool, strong: bool = False
+    ) -> None:
         """16-byte units (byte offset / 16), by an asynchronous operation."""
         odd = segment.address % UNIT
         if odd:
             width = odd & -odd
             offsets = (units[:, None] * UNIT + np.arange(0, UNIT, width)).ravel()
-            self.access(agent, segment, offsets, width, None, writes=writes, strong=False)
+            self.access(agent, segment, offsets, width, None, writes=writes, strong=strong)
             return
         if lead(segment):
             units = units + lead(segment) // UNIT
         views = shadow_of(segment).views(UNIT)
-        self._one(self._operation(agent), views, Where(segment, units, UNIT, None), writes, False)
+        self._one(self._operation(agent), views, Where(segment, units, UNIT, None), writes, strong)
 
     def forget(self, cluster: Cluster) -> None:
         """A cluster is over: its shared memory is gone."""
@@ -157,10 +163,10 @@ class Races:
         )
 
     def _number(self, actor: Actor, strong: bool) -> int:
-        cluster, agent, time, _, asynchronous, who, loc = actor
+        cluster, agent, time, _, asynchronous, who, loc, settled = actor
         return self._history.number(
-            (cluster, agent, time, strong, loc),
-            lambda: Epoch(cluster, agent, time, strong, not asynchronous, who(), loc),
+            (cluster, agent, time, strong, loc, settled),
+            lambda: Epoch(cluster, agent, time, strong, not asynchronous and not settled, who(), loc),
         )
 
     # -- the rule ---------------------------------------------------------------------------------------

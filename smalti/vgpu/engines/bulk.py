@@ -36,7 +36,7 @@ class Side:
     """
 
     def __init__(self, op: AsyncOp) -> None:
-        self.op, self.cta, self.proxy = op, op.cta, op.proxy
+        self.op, self.cta, self.proxy, self.order = op, op.cta, op.proxy, op.order
         self.serial = op.cta.cluster.next_serial()
         self.bit = 1 << self.serial
 
@@ -227,6 +227,8 @@ class BulkLoad(ToShared):
     ) -> None:  # fmt: skip
         super().__init__(cta, issuer, loc, what)
         self.source, self.combine = source, combine
+        if combine is not None:
+            self.order = "relaxed"
         self.size = source.stop - source.start
 
     def uses_shared(self, cta: CTA) -> bool:
@@ -257,6 +259,8 @@ class BulkStore(FromShared):
     ) -> None:  # fmt: skip
         super().__init__(cta, issuer, loc, what)
         self.source, self.target, self.combine, self.mask = source, target, combine, mask
+        if combine is not None:
+            self.order = "relaxed"
 
     def read(self) -> tuple[Bytes, Bools | None]:
         s = self.source

@@ -215,7 +215,7 @@ def tell(hook: Any, bytes_hook: Any, agent: Any, p: Piece) -> None:
         start = start[..., None] + np.arange(n) * s
     starts = start.ravel()[:, None]
     if any(x % UNIT for x in (p.first, *p.strides[:-1])):
-        bytes_hook(agent, p.segment, (starts + np.arange(size)).ravel(), 1, None, "weak")
+        bytes_hook(agent, p.segment, (starts + np.arange(size)).ravel(), 1, None, agent.order)
     else:
         hook(agent, p.segment, (starts // UNIT + np.arange(-(-size // UNIT))).ravel())
 
@@ -346,6 +346,8 @@ class TensorStore(FromShared):
     ) -> None:  # fmt: skip
         super().__init__(cta, issuer, loc, what)
         self.form, self.pieces, self.start, self.combine = f, pieces, start, combine
+        if combine is not None:
+            self.order = "relaxed"
 
     def read(self) -> tuple[Bytes, Bools | None]:
         segment = self.cta.shared
