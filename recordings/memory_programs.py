@@ -171,7 +171,8 @@ def barriers() -> Iterator[Program]:
         "mbarrier.arrive.shared::cta.b64 %x4, [%r1], 3;", "mbarrier.arrive.shared::cta.b64 %x4, [%r1];",
     ]  # fmt: skip
     for count in range(len(steps) + 1):
-        body = "\n".join(f"{s}\nst.global.b64 [%x0+{16 + 8 * n}], %x4;" for n, s in enumerate(steps[:count]))
+        # only the high word of a returned state is state (h200: the low word holds what it likes)
+        body = "\n".join(f"{s}\nshr.u64 %x4, %x4, 32;\nst.global.b64 [%x0+{16 + 8 * n}], %x4;" for n, s in enumerate(steps[:count]))
         text = f"""{HEADER}.visible .entry kernel(.param .u64 d)
 {{
 .shared .align 8 .b64 bar;

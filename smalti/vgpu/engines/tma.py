@@ -226,14 +226,15 @@ def gather(f: Form, pieces: list[Piece]) -> tuple[Bytes, Bools | None]:
     whole = (*f.rows, f.row_source)
     one = pieces[0]
     if len(pieces) == 1 and one.segment is not None and one.shape == whole:
-        data = part_of(one).copy()
+        data = part_of(one).copy() if m.type[:4] != "tf32" else round_tf32(part_of(one))
     else:
         data = np.zeros(whole, np.uint8)
         if m.fill == "nan":
             data.reshape(-1, 2)[:] = _FILL_NAN
         for p in pieces:
             if p.segment is not None:
-                data[p.where] = part_of(p)
+                # elements are rounded, the fill is not: it stays 7FF77FF7 (recording "load tf32 ... nan")
+                data[p.where] = part_of(p) if m.type[:4] != "tf32" else round_tf32(part_of(p))
     undefined: Bools | None = None
     for p in pieces:
         if p.segment is not None and p.segment.defined is not None:
@@ -242,8 +243,6 @@ def gather(f: Form, pieces: list[Piece]) -> tuple[Bytes, Bools | None]:
                 if undefined is None:
                     undefined = np.zeros(whole, np.bool_)
                 undefined[p.where] = ~known
-    if m.type.startswith("tf32"):
-        data = round_tf32(data)
     if f.padded:
         data, undefined = _pad(m, data, undefined)
     flat = data.reshape(-1, UNIT)
@@ -254,7 +253,7 @@ def round_tf32(data: Bytes) -> Bytes:
     """What a TFLOAT32 load does: nearest even to 10 bits, subnormals too, NaN becomes 7FFFE000 (E11)."""
     from smalti.numerics import convert
 
-    words = data.view(np.uint32)
+    words = np.ascontiguousarray(data).view(np.uint32)
     return convert.cvt("tf32", "f32", words, "rn").astype(np.uint32).view(np.uint8).reshape(data.shape)
 
 
