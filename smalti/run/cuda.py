@@ -155,7 +155,7 @@ def encode_map(m: TensorMap) -> bytes:
         m.rank,
         m.address,
         [wide(n) for n in m.size],
-        [wide(s) for s in m.stride],
+        [wide(s) for s in m.stride] or [wide(0)],  # the driver wants the array at rank 1, too
     )
     steps = [half(s) for s in m.element_stride]
     interleave = getattr(driver.CUtensorMapInterleave, f"CU_TENSOR_MAP_INTERLEAVE_{m.interleave.upper()}")

@@ -199,10 +199,17 @@ def test_a_barrier_that_nobody_completes_is_a_deadlock() -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_full_count_may_be_said_or_not(seed: int | None) -> None:
-    k = Kernel(64)
-    second = k.reg("pred")
-    k.emit("setp.ge.u32", second, k.tid, 32)
-    k.emit("bar.sync", 0, 64, guard=second)
-    k.emit("bar.sync", 0, guard=Guard(second, True))
-    assert refused(k, seed=seed) == ""
+def test_the_full_count_must_be_said_by_all_or_by_none(seed: int | None) -> None:
+    """An H200 answers the mixture with an illegal instruction."""
+    for first, other, code in (
+        ((0, 64), (0,), "SML0912"),
+        ((0,), (0, 64), "SML0912"),
+        ((0, 64), (0, 64), ""),
+        ((0,), (0,), ""),
+    ):
+        k = Kernel(64)
+        second = k.reg("pred")
+        k.emit("setp.ge.u32", second, k.tid, 32)
+        k.emit("bar.sync", *first, guard=second)
+        k.emit("bar.sync", *other, guard=Guard(second, True))
+        assert refused(k, seed=seed) == code

@@ -66,16 +66,19 @@ def test_sequences() -> None:
         ([("arrive_drop.expect_tx", 8)], 3, word(2, 2, -8)),
         ([("arrive", 0)], 3, word(3, 3)),
         ([("arrive_drop", 1)], 1, 0x8000000000000000),
-        ([("expect_tx", LIMIT - 1), ("expect_tx", 1)], 1, word(1, 1, -LIMIT)),
+        ([("expect_tx", LIMIT - 1)], 1, word(1, 1, 1 - LIMIT)),
+        ([("expect_tx", LIMIT - 1), ("arrive", 1), ("expect_tx", 1)], 1, word(1, 0, -LIMIT)),
     ]
     for steps, count, expected in cases:
         assert dump(*steps, count=count)[0] == expected, steps
 
 
 def test_tokens_hold_the_state_before() -> None:
-    _, tokens = dump(("arrive",), ("arrive.expect_tx", 32), ("arrive_drop",), count=4)
-    before = [word(4, 4), word(4, 3), word(4, 2, -32)]
+    """The high word is state, the low one the operand (H200)."""
+    _, tokens = dump(("arrive",), ("arrive.expect_tx", 32), ("arrive_drop",), ("arrive", 1), count=4)
+    before = [word(4, 4), word(4, 3), word(4, 2, -32), word(3, 1, -32)]
     assert [t & HIGH for t in tokens] == [w & HIGH for w in before]
+    assert [t & ~HIGH for t in tokens] == [0, 32, 0, 1]
 
 
 def test_pending_count() -> None:
@@ -169,7 +172,8 @@ def test_traps_and_their_neighbours() -> None:
     assert _traps(("complete_tx", LIMIT - 1), ("complete_tx", 1)) == "SML0906"
     assert _traps(("complete_tx", LIMIT - 1)) == ""
     assert _traps(("expect_tx", LIMIT - 1), ("expect_tx", 2)) == "SML0906"
-    assert _traps(("expect_tx", LIMIT - 1), ("expect_tx", 1)) == ""
+    assert _traps(("expect_tx", LIMIT - 1), ("expect_tx", 1)) == "SML0906"  # only with no arrival pending (H200)
+    assert _traps(("expect_tx", LIMIT - 2), ("expect_tx", 1)) == ""
     assert _traps(("expect_tx", LIMIT)) == "SML0907"
     assert _traps(("arrive.noComplete", 2)) == "SML0908"
     assert _traps(("arrive.noComplete", 1)) == ""

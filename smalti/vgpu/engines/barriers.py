@@ -81,7 +81,7 @@ def enter(agent: Agent, cta: CTA, number: int, threads: int | None, lanes: npt.N
     current = table.get(number)
     if current is None:
         current = table[number] = Round(cta, number, threads, agent.loc)
-    elif (current.threads or cta.threads_padded) != (threads or cta.threads_padded):
+    elif current.threads != threads:  # even where the number left out is the same: H200, illegal instruction
         raise error(
             "SML0912", at=agent.loc, number=number, threads=threads or "all", before=current.threads or "all",
             line=str(current.first), who=agent.who(),

@@ -151,10 +151,10 @@ def _warp_sync(context: Context, step: Step) -> Operation:
 
     def op(g: Gang) -> Result:
         here = lanes(g)
-        if not here.any() or g.machine.converge(g, members, lanes):
+        if not here.any() or g.machine.warp_barrier(g, members, lanes):
             return None
         let_go(g, lanes(g))
-        return ConvergeWait()
+        return ConvergeWait(members)
 
     return op
 
@@ -192,15 +192,24 @@ def _cluster_wait(context: Context, step: Step) -> Operation:
 
 
 def each(g: Gang, *rows: Any) -> list[tuple[Any, ...]]:
-    """(number of lanes, lane positions, values ...) for each different combination of values among active lanes."""
-    columns = [
-        np.broadcast_to(r, g.width)[g.active()] if g.mask is not None else np.broadcast_to(r, g.width) for r in rows
-    ]
-    firsts = [c[0] for c in columns]
-    if all(len(c) == 1 or (c == f).all() for c, f in zip(columns, firsts, strict=True)):
-        return [(len(columns[0]), None, *(int(f) for f in firsts))]
+    """(number of lanes, lane positions, values ...) for each different combination of values among active lanes.
+
+    Positions count active lanes; None stands for all of them.
+    """
+    columns: list[Any] = []
+    uniform = True
+    for r in rows:
+        row = np.asarray(r)
+        if row.ndim and g.mask is not None:
+            row = row[g.mask]
+        if row.ndim and (len(row) == 1 or not np.count_nonzero(row != row[0])):
+            row = row[0]
+        uniform = uniform and not row.ndim
+        columns.append(row)
+    if uniform:
+        return [(g.count, None, *map(int, columns))]
     groups: dict[tuple[int, ...], list[int]] = {}
-    for i, key in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
+    for i, key in enumerate(zip(*(np.broadcast_to(c, g.count).tolist() for c in columns), strict=True)):
         groups.setdefault(key, []).append(i)
     return [(len(lanes), lanes, *key) for key, lanes in groups.items()]
 
@@ -298,7 +307,7 @@ def _arrival(context: Context, step: Step) -> Operation:
                 barrier.arrive(g, n * times)
                 continue
             for i in range(times):
-                before = barrier.word()
+                before, low = barrier.word(), 0 if operand is None else n
                 count = 1 if expects else n
                 if incomplete and count == barrier.pending and barrier.tx == 0:
                     raise error("SML0908", at=step.loc, what=barrier.name, phase=barrier.phase, who=g.who())
@@ -307,7 +316,7 @@ def _arrival(context: Context, step: Step) -> Operation:
                 (barrier.drop if drops else barrier.arrive)(g, count)
                 if target is not None:
                     lane = int(g.lanes()[lanes[i] if lanes is not None else i]) - g.lo
-                    g.bank.u[target][lane] = before & 0xFFFFFFFF00000000  # the low word is no state (E12)
+                    g.bank.u[target][lane] = before & 0xFFFFFFFF00000000 | low  # no state: the operand (E12, H200)
         g.machine.memory.version += 1
         return None
 
@@ -441,7 +450,7 @@ def _fence_init(context: Context, step: Step) -> Operation:
     def op(g: Gang) -> Result:
         for w in g.warps():
             for barrier in w.state.pop("mbarrier.born", ()):
-                barrier.published = True
+                barrier.published = cluster_barrier(g.cta.cluster).phase
         return None
 
     return op

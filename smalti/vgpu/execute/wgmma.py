@@ -129,7 +129,6 @@ def _mma(context: Context, step: Step) -> Operation:
     guarded = step.instruction.guard is not None
     must = [a_number, b_number, context.number(flag) if isinstance(flag, Register) else -1]
     a_bytes = product.k * container(product.a_format) // 8 // (2 if product.sparse else 1)
-    ours = frozenset(target.numbers)
     inputs = frozenset([*(a_block.numbers if a_block else ()), *(metadata.numbers if metadata else ())])
 
     def op(g: Gang) -> Any:
@@ -151,7 +150,7 @@ def _mma(context: Context, step: Step) -> Operation:
                 g.machine._must_be_defined(g, step, n, g.active())
         for lo in range(0, g.width, GROUP):
             issue(g, lo)
-        g.cta.refresh()
+        g.slow = True  # registers are in flight
         return None
 
     def issue(g: Gang, lo: int) -> None:
@@ -195,7 +194,7 @@ def _mma(context: Context, step: Step) -> Operation:
             earlier = hazards.get(n)
             if earlier is None or (n in inputs and n not in earlier.results):
                 continue
-            chained = n in ours and earlier.d.numbers == target.numbers and _chains(earlier.product, product)
+            chained = n in target.members and earlier.d.numbers == target.numbers and _chains(earlier.product, product)
             if not chained:
                 register = next(r for r, i in program.registers.items() if i == n)
                 raise error(
@@ -214,7 +213,7 @@ def _chains(a: Product, b: Product) -> bool:
 def _same(g: Gang, step: Step, row: npt.NDArray[Any], what: str) -> int:
     """The value that all threads of a warpgroup hold. Errors: SML0921."""
     first = row[0]
-    if (row != first).any():
+    if np.count_nonzero(row != first):
         other = int(np.flatnonzero(row != first)[0])
         raise error(
             "SML0921", at=step.loc, opcode=step.opcode, what=what, first=hex(int(first)), other=hex(int(row[other])),
