@@ -14,6 +14,7 @@ from smalti.ptx.build import Builder
 from smalti.ptx.finish import finish
 from smalti.ptx.module import Address, Function, Guard, Module, Pair, Register, Variable, type_bits
 from smalti.ptx.print import print_module
+from smalti.vgpu.checks import Checks
 from smalti.vgpu.launch import LaunchConfig
 from smalti.vgpu.machine import Machine
 from smalti.vgpu.memory import Memory
@@ -30,11 +31,12 @@ def dim3(n: Any) -> tuple[int, int, int]:
 
 def run(
     module: Module, *params: Any, entry: str = "kernel", grid: Any = 1, block: Any = 32, cluster: Any = 1,
-    shared: int = 0, seed: int | None = None, checks: Any = None, undefined: tuple[int, ...] = (), **options: Any,
+    shared: int = 0, seed: int | None = None, checks: bool = True, undefined: tuple[int, ...] = (), **options: Any,
 ) -> list[np.ndarray]:  # fmt: skip
     """Launch `entry`. An array parameter becomes a buffer and its address, a NumPy scalar its bytes.
 
-    Returns the arrays after the launch, in order. `undefined`: numbers of parameters whose buffer has no values yet.
+    Returns the arrays after the launch, in order. All `checks` are on: they must stay silent. `undefined`: numbers of
+    parameters whose buffer has no values yet.
     """
     grid, block, cluster = dim3(grid), dim3(block), dim3(cluster)
     if DEVICE == "cuda":
@@ -47,7 +49,7 @@ def run(
 
 def machine_for(
     module: Module, *params: Any, entry: str = "kernel", grid: Any = 1, block: Any = 32, cluster: Any = 1,
-    shared: int = 0, seed: int | None = None, checks: Any = None, undefined: tuple[int, ...] = (), **options: Any,
+    shared: int = 0, seed: int | None = None, checks: bool = True, undefined: tuple[int, ...] = (), **options: Any,
 ) -> Machine:  # fmt: skip
     """The virtual GPU ready to run; `results` gives its buffers."""
     memory = Memory()
@@ -63,7 +65,7 @@ def machine_for(
             p = np.uint64(segment.address)
         raw += bytes(-len(raw) % p.nbytes) + p.tobytes()
     config = LaunchConfig(entry, dim3(grid), dim3(block), bytes(raw), dim3(cluster), shared)
-    machine = Machine(module, config, memory, schedule=schedule(seed), checks=checks, **options)
+    machine = Machine(module, config, memory, schedule=schedule(seed), checks=Checks() if checks else None, **options)
     machine.test_buffers = buffers  # type: ignore[attr-defined]
     return machine
 
