@@ -99,7 +99,7 @@ class _Copy:
 def flatten(module: Module, function: Function) -> Iterator[Statement]:
     """The statements of a kernel in order, blocks flattened and calls of defined functions inlined.
 
-    Errors: SML0809 for indirect and recursive calls, SML0815 for a program that grows too large.
+    Errors: SML0809 for recursive calls, SML0815 for a program that grows too large.
     """
     budget = [LARGEST]
     assert function.body is not None
@@ -113,31 +113,61 @@ def _expand(
         budget[0] -= 1
         if budget[0] < 0:
             raise error("SML0815", entry=stack[0].name, limit=LARGEST)
-        callee = _callee(module, s) if isinstance(s, Instruction) and s.opcode.startswith("call") else None
-        if callee is None:
+        if not isinstance(s, Instruction) or s.opcode.split(".")[0] != "call":
             yield s
             continue
-        assert isinstance(s, Instruction)
+        named = next((o for o in s.operands if isinstance(o, Function)), None)
+        if named is None:
+            yield from _indirect(module, s, stack, budget)
+            continue
+        callee = next((f for f in module.functions() if f.name == named.name and f.body is not None), None)
+        if callee is None:
+            yield s  # the system's
+            continue
         if callee in stack:
             raise error("SML0809", at=s.loc, what=f"recursion (function {callee.name} calls itself)")
         yield from _expand(module, list(_body(callee, s)), (*stack, callee), budget)
 
 
-def _callee(module: Module, s: Instruction) -> Function | None:
-    """The function that a call names, if this module defines it."""
-    for o in s.operands:
-        if isinstance(o, Function):
-            return next((f for f in module.functions() if f.name == o.name and f.body is not None), None)
-    raise error("SML0809", at=s.loc, what="an indirect call")
+def _indirect(module: Module, call: Instruction, stack: tuple[Function, ...], budget: list[int]) -> Iterator[Statement]:
+    """A call through a register: the address is compared with those of all functions of that shape; none is a trap."""
+    end = Label()
+    at = next(i for i, o in enumerate(call.operands) if isinstance(o, Register))
+    if call.guard is not None:
+        yield Instruction("bra", (end,), Guard(call.guard.register, not call.guard.negated), call.loc)
+    for f in module.functions():
+        direct = Instruction(call.opcode, (*call.operands[:at], f, *call.operands[at + 1 :]), None, call.loc)
+        if f.body is None or f.entry or f in stack or not _fits(f, direct):
+            continue
+        other, same = Label(), Register("pred")
+        yield Instruction("setp.eq.u64", (same, call.operands[at], SymbolAddress(f)), None, call.loc)
+        yield Instruction("bra", (other,), Guard(same, True), call.loc)
+        yield from _expand(module, list(_body(f, direct)), (*stack, f), budget)
+        yield Instruction("bra", (end,), None, call.loc)
+        yield Mark(other)
+    yield Instruction("trap", (), None, call.loc)
+    yield Mark(end)
+
+
+def _parts(call: Instruction) -> tuple[tuple[Operand, ...], tuple[Operand, ...]]:
+    """The results and arguments of a call that names its function."""
+    lists = [o for o in call.operands if isinstance(o, tuple)]
+    first = isinstance(call.operands[0], tuple)
+    return (lists[0] if first else ()), (lists[-1] if len(lists) > first else ())
+
+
+def _fits(f: Function, call: Instruction) -> bool:
+    """Whether a function has the results and parameters of a call: so many, and of these sizes where they are known."""
+    results, arguments = _parts(call)
+    if (len(f.returns), len(f.params)) != (len(results), len(arguments)):
+        return False
+    pairs = [*zip(f.returns, results, strict=True), *zip(f.params, arguments, strict=True)]
+    return all(not isinstance(given, Variable) or given.size == formal.size for formal, given in pairs)
 
 
 def _body(callee: Function, call: Instruction) -> Iterator[Statement]:
     assert callee.body is not None
-    lists = [o for o in call.operands if isinstance(o, tuple)]
-    at = next(i for i, o in enumerate(call.operands) if isinstance(o, Function))
-    results = call.operands[0] if at == 1 else ()
-    arguments = lists[-1] if len(lists) > (at == 1) else ()
-    assert isinstance(results, tuple)
+    results, arguments = _parts(call)
     copy = _Copy(Label())
     after: list[Statement] = []
     skip = Label()

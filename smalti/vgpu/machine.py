@@ -87,6 +87,7 @@ class InterlockWait(Wait):
 
 
 DONE = Done()
+CODE_BASE = 0x7A00_0000_0000  # addresses of functions (private values)
 LONG = 10_000  # instructions without any change of memory after which a gang may be in an endless loop
 PATIENCE = 1000  # how often a gang may time out while nothing else changes, each time in another state
 
@@ -131,9 +132,7 @@ class CTA:
         for g in self.gangs:
             g.refresh()
 
-    def set_undefined(
-        self, number: int, lo: int, hi: int, flags: Bools | None, mask: Bools | None = None
-    ) -> None:
+    def set_undefined(self, number: int, lo: int, hi: int, flags: Bools | None, mask: Bools | None = None) -> None:
         """Say which of the threads lo … hi−1 (None: none) hold an undefined value in a register just written; threads
         outside `mask` keep theirs."""
         table = self.undefined
@@ -305,14 +304,20 @@ class Machine:
             if not isinstance(item, int):
                 symbol = item.variable
                 if isinstance(symbol, Function):
-                    raise error("SML0809", at=None, what=f"the address of function {symbol.name}")
-                item = self._places[symbol] + item.offset + (CONST_WINDOW if symbol.space == "const" else 0)
+                    item = self.function_address(symbol)
+                else:
+                    item = self._places[symbol] + item.offset + (CONST_WINDOW if symbol.space == "const" else 0)
             raw = np.frombuffer((item & (1 << 8 * size) - 1).to_bytes(size, "little"), np.uint8)
             segment.data[at + i * size : at + (i + 1) * size] = raw
 
     def place_of(self, variable: Variable) -> int:
         """The address of a variable in its own space (shared: without the CTA's rank; local: in the frame)."""
         return self._places[variable]
+
+    def function_address(self, function: Function) -> int:
+        """A number that stands for a function; calls through it are resolved when the program is prepared."""
+        names = [f.name for f in self.module.functions()]
+        return CODE_BASE + 16 * names.index(function.name)
 
     def describe_shared(self, offset: int) -> str:
         """The tile, or the variable, or the plain offset at a byte of shared memory."""

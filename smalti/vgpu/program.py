@@ -84,7 +84,7 @@ def prepare(module: Module, entry: str) -> Program:
     """Flatten kernel `entry` of `module`; calls of its device functions are replaced by their bodies.
 
     Errors: SML0801 (no such kernel), SML0802 (instructions that the table does not know, all of them named),
-    SML0809 (indirect or recursive calls).
+    SML0809 (recursive calls).
     """
     try:
         function = module.function(entry)

@@ -63,7 +63,7 @@ def machine_for(
             )
             buffers.append((segment, data))
             p = np.uint64(segment.address)
-        raw += bytes(-len(raw) % p.nbytes) + p.tobytes()
+        raw += bytes(-len(raw) % (p.nbytes if p.dtype.kind != "V" else 4)) + p.tobytes()  # structs of words
     config = LaunchConfig(entry, dim3(grid), dim3(block), bytes(raw), dim3(cluster), shared)
     machine = Machine(module, config, memory, schedule=schedule(seed), checks=Checks() if checks else None, **options)
     machine.test_buffers = buffers  # type: ignore[attr-defined]

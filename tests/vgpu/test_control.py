@@ -148,6 +148,58 @@ def test_guarded_call():
     assert run_ptx(text, np.zeros(1, np.uint32))[0].tolist() == [13]
 
 
+@pytest.mark.parametrize("seed", [None, 1, 2])
+def test_calls_through_a_table(seed):
+    """Each lane picks its function; only those of the right shape are thought of."""
+    text = """
+.func (.param .b32 r) double(.param .b32 x)
+{
+  .reg .b32 %r<2>;
+  ld.param.b32 %r0, [x];
+  add.u32 %r0, %r0, %r0;
+  st.param.b32 [r], %r0;
+  ret;
+}
+.func (.param .b32 r) square(.param .b32 x)
+{
+  .reg .b32 %r<2>;
+  ld.param.b32 %r0, [x];
+  mul.lo.u32 %r0, %r0, %r0;
+  st.param.b32 [r], %r0;
+  ret;
+}
+.func other(.param .b64 x)
+{
+  trap;
+}
+.global .u64 table[2] = {square, double};
+.visible .entry kernel(.param .u64 out)
+{
+  .reg .b32 %r<4>;
+  .reg .b64 %rd<8>;
+  ld.param.u64 %rd0, [out];
+  mov.u32 %r0, %tid.x;
+  and.b32 %r1, %r0, 1;
+  mov.u64 %rd2, table;
+  mad.wide.u32 %rd2, %r1, 8, %rd2;
+  ld.global.u64 %rd3, [%rd2];
+  {
+    .param .b32 a;
+    .param .b32 b;
+    st.param.b32 [a], %r0;
+shape: .callprototype (.param .b32 _) _ (.param .b32 _);
+    call (b), %rd3, (a), shape;
+    ld.param.b32 %r2, [b];
+  }
+  mad.wide.u32 %rd1, %r0, 4, %rd0;
+  st.global.u32 [%rd1], %r2;
+  ret;
+}
+"""
+    got = run_ptx(text, np.zeros(40, np.uint32), block=40, seed=seed)[0].tolist()
+    assert got == [2 * i if i % 2 else i * i for i in range(40)]
+
+
 @pytest.mark.virtual
 @pytest.mark.parametrize(
     "body,what",

@@ -158,7 +158,8 @@ class Context:
         dtype = _dtype(type_)
         machine = self.machine
         if not isinstance(variable, Variable):
-            raise error("SML0809", at=None, what=f"the address of function {variable.name}")
+            code = np.asarray(machine.function_address(variable) + offset, dtype)
+            return lambda g: code
         if variable.space == "local" or self.is_argument(variable):
             return lambda g: (g.cta.local_base(g) + machine.place_of(variable) + offset).astype(dtype)
         if variable.space == "shared":
