@@ -39,7 +39,7 @@ def test_without_a_barrier_the_race_is_reported() -> None:
     k.emit("st.shared.u32", k.at(0, mine), k.tid)
     other = k.value("and.b32", k.value("add.u32", k.tid, 37), 127)
     k.put(out, k.value("ld.shared.u32", k.at(0, k.value("mad.lo.u32", other, 4, k.base))))
-    with pytest.raises((SmaltiError, AssertionError), match="SML0930"):
+    with pytest.raises(SmaltiError, match="SML0930"):
         k.run()
 
 
@@ -194,7 +194,7 @@ def test_a_barrier_that_nobody_completes_is_a_deadlock() -> None:
     k.emit("bar.sync", 3, 64)
     k.b.place(end)
     k.emit("bar.sync", 4, 64)
-    with pytest.raises((SmaltiError, AssertionError), match=r"barrier 3, which lacks 32 of 64 threads"):
+    with pytest.raises(SmaltiError, match=r"barrier 3, which lacks 32 of 64 threads"):
         k.run()
 
 

@@ -47,6 +47,6 @@ def test_what_is_left_out_is_reported(omit: str, code: str) -> None:
         k = build(bf16(a), bf16(b), omit=frozenset({omit}))
         try:
             k.run(seed=seed)
-        except (SmaltiError, AssertionError) as refusal:
+        except SmaltiError as refusal:
             found.add(str(refusal)[:7])
     assert any(f.startswith(code) for f in found), found

@@ -434,7 +434,7 @@ def test_groups_complete_in_order_and_as_late_as_allowed() -> None:
 def test_reading_an_accumulator_in_flight_is_reported() -> None:
     for newest, code in ((1, "SML0932"), (0, "")):
         if code:
-            with pytest.raises((SmaltiError, AssertionError), match=code):
+            with pytest.raises(SmaltiError, match=code):
                 chain(2, newest, checks=True)
         else:
             assert (chain(2, newest, checks=True) == 116).all()
@@ -451,7 +451,7 @@ def test_missing_commit_or_wait(missing: str) -> None:
         k.emit(case.opcode(), d, descriptor(k, da), descriptor(k, db), *case.tail(False))
         finish(k, d, out, commit=missing != "commit", wait=missing != "wait")
         if missing and checks:
-            with pytest.raises((SmaltiError, AssertionError), match="SML0932"):
+            with pytest.raises(SmaltiError, match="SML0932"):
                 k.run(checks=True)
         else:
             got = case.result(k.run(checks=checks)["d"])
@@ -473,7 +473,7 @@ def test_writing_registers_of_a_in_flight_is_reported_and_changes_the_result() -
             k.value("add.u32", a[2], 1)
         finish(k, d, out, commit=False)
         if write:
-            with pytest.raises((SmaltiError, AssertionError), match="SML0932"):
+            with pytest.raises(SmaltiError, match="SML0932"):
                 k.run(checks=True)
             late = case.result(k.run(end=False, checks=False)["d"])
             assert (late == 8).any()
@@ -497,7 +497,7 @@ def test_overwriting_shared_memory_in_flight_is_a_race() -> None:
         if waits:
             assert (case.result(k.run()["d"]) == 16).all()
         else:
-            with pytest.raises((SmaltiError, AssertionError), match="SML0930"):
+            with pytest.raises(SmaltiError, match="SML0930"):
                 k.run(early=True)
             assert not (case.result(k.run(end=False, checks=False)["d"]) == 16).all()
 
@@ -697,7 +697,18 @@ def test_an_elected_thread_alone_never_gets_through() -> None:
         one(k, d, good)
         k.b.place(skip)
 
-    try:
-        assert refused(build) in ("SML0920", "SML0901")
-    except AssertionError as missing_entry:
-        assert "SML0901" in str(missing_entry)
+    assert refused(build) in ("SML0920", "SML0901")
+
+
+def test_the_fast_transposition_agrees_with_the_layout() -> None:
+    from smalti.layout.fragments import wgmma_d
+    from smalti.vgpu.engines import transpose
+    from smalti.vgpu.engines.fragments import accumulator, to_matrix
+
+    for n in (8, 72, 256):
+        words = RNG.integers(0, 1 << 32, (n // 2, 128), dtype=np.uint32)
+        matrix = accumulator(words)
+        np.testing.assert_array_equal(matrix, to_matrix(words, wgmma_d(n), 32))
+        back = np.zeros_like(words)
+        transpose.scatter(matrix, back)
+        np.testing.assert_array_equal(back, words)

@@ -4,6 +4,7 @@ operations that move them. Measured on an H200 (E11). Knows tensor maps and memo
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -208,16 +209,19 @@ def part_of(p: Piece, flags: bool = False) -> npt.NDArray[Any]:
 
 def tell(hook: Any, bytes_hook: Any, agent: Any, p: Piece) -> None:
     """Tell the checks of an access to the part: by 16-byte units, or by bytes where units do not fit."""
-    assert p.segment is not None
-    size = p.shape[-1]
-    start = np.array(p.first, np.int64)
-    for n, s in zip(p.shape[:-1], p.strides[:-1], strict=True):
-        start = start[..., None] + np.arange(n) * s
-    starts = start.ravel()[:, None]
-    if any(x % UNIT for x in (p.first, *p.strides[:-1])):
-        bytes_hook(agent, p.segment, (starts + np.arange(size)).ravel(), 1, None, agent.order)
+    if p.first % UNIT or any(s % UNIT for s in p.strides[:-1]):
+        bytes_hook(agent, p.segment, p.first + _starts(p.shape, p.strides, 1), 1, None, agent.order)
     else:
-        hook(agent, p.segment, (starts // UNIT + np.arange(-(-size // UNIT))).ravel())
+        hook(agent, p.segment, p.first // UNIT + _starts(p.shape, p.strides, UNIT))
+
+
+@lru_cache(256)
+def _starts(shape: tuple[int, ...], strides: tuple[int, ...], unit: int) -> Offsets:
+    """The pieces of `unit` bytes that a part touches, counted from its first byte."""
+    start = np.zeros(1, np.int64)
+    for n, s in zip(shape[:-1], strides[:-1], strict=True):
+        start = (start[:, None] + np.arange(n) * s).ravel()
+    return (start[:, None] // unit + np.arange(-(-shape[-1] // unit))).ravel()
 
 
 def gather(f: Form, pieces: list[Piece]) -> tuple[Bytes, Bools | None]:

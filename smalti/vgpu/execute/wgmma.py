@@ -30,6 +30,7 @@ class MusterWait(ConvergeWait):
     """Some warps of a warpgroup waiting for the others at a wgmma."""
 
     def __init__(self, g: Gang) -> None:
+        super().__init__()
         self.g = g
 
     def describe(self) -> str:
