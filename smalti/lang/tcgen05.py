@@ -431,6 +431,8 @@ def _majors(a: Any, b: Shared) -> dict[str, bool]:
 
 def _n(i: InstructionDescriptor, d: TensorMemory, b: Shared, n: int, *, scaled: bool) -> int:
     unit = max(SCALE_COLUMNS if scaled else 1, b.geometry.stripe * d.group if i.transpose_b else 1)
+    if d.split_lanes:  # its halves of the columns are those of one instruction
+        unit = n
     wide = b.halves
     if not wide:
         return _widest(n, i, d.group, unit)

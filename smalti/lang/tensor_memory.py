@@ -259,6 +259,7 @@ class TensorMemory:
             raise error("SML0704", name=self.name, tiles=self.tiles)
         return Part(self, 0, 0, self.shape[1])
 
+    @property
     def distribution(self) -> Distribution:
         """How `load` spreads one row tile over the warpgroup."""
         return part_distribution(self.tile, self.group, self.shape[1], self.dtype.per_register)
@@ -277,6 +278,12 @@ class Part:
     def shape(self) -> tuple[int, int]:
         m = self.memory
         return (m.tile // m.group, self.width)
+
+    @property
+    def distribution(self) -> Distribution:
+        """How `load` spreads it over the warpgroup."""
+        m = self.memory
+        return part_distribution(m.tile, m.group, self.width, m.dtype.per_register)
 
     def _moves(self) -> list[tuple[str, int, Value]]:
         """(shape, registers, address) of the instructions, in order of the columns. Errors: SML0705, SML0703."""
@@ -310,14 +317,12 @@ class Part:
         trace.emit("tcgen05.wait::ld.sync.aligned")
         if m.slot is not None:
             m.slot.before_arrive = _publish
-        distribution = part_distribution(m.tile, m.group, self.width, m.dtype.per_register)
         trace.note("wait", f"tcgen05.wait::ld, {m.name}")
-        return Array(m.dtype, distribution, registers, trace.region)
+        return Array(m.dtype, self.distribution, registers, trace.region)
 
     def store(self, array: Array) -> None:
         """tcgen05.st and wait::st, then fence::before_thread_sync for whoever is told next."""
-        m, trace = self.memory, current()
-        wanted = part_distribution(m.tile, m.group, self.width, m.dtype.per_register)
+        m, trace, wanted = self.memory, current(), self.distribution
         if not isinstance(array, Array):
             raise error("SML0334", what="store", wanted="a register array", given=type(array).__name__)
         if array.shape != wanted.shape:
@@ -449,10 +454,13 @@ def tensor_memory(
     rows, columns = shape
     if not tile:
         tile = next((t for t in legal if rows % t == 0 and rows > 0), 0)
-    step = 32 // to.bits * (16 if pair and tile == 128 else 8)
-    if tile not in legal or rows <= 0 or rows % tile or columns <= 0 or columns % step:
-        up = (max(-(-rows // legal[-1]), 1) * legal[-1], max(-(-columns // step), 1) * step)
-        raise error("SML0706", shape=shape, rows=" or ".join(map(str, legal)), step=step, nearest=up)
+    split = pair and tile == 128  # the lanes of one instruction's columns: layout B
+    step = 32 // to.bits * (16 if split else 8)
+    most = 256 if split else COLUMNS * step
+    if tile not in legal or rows <= 0 or rows % tile or not 0 < columns <= most or columns % step:
+        up = (max(-(-rows // legal[-1]), 1) * legal[-1], min(max(-(-columns // step), 1) * step, most))
+        limit = " up to 256 (M 128 on a pair)" if split else ""
+        raise error("SML0706", shape=shape, rows=" or ".join(map(str, legal)), step=f"{step}{limit}", nearest=up)
     unique = trace.unique(name or (of.tensor.name if isinstance(of, Tiles) else "tensor_memory"))
     made = matrix(unique, (rows, columns), to, owner, tile)
     trace.cached.setdefault("accumulators", []).append(made)

@@ -265,7 +265,7 @@ class Tile:
         line, along = place[1 - axis], place[axis]
         sizes = tensor.shape if tensor.rank > 1 else (1, *tensor.shape)
         lines_left = sizes[-2:][1 - axis]
-        base = self._outer_base() + along.to("u64") * self.dtype.bytes
+        base = self._outer_base() + as_value(along, "u32").to("u64") * self.dtype.bytes
         pitch = tensor.stride(axis - 1 if tensor.rank > 1 else 0) if tensor.rank > 1 else 0
         bases: dict[int, tuple[Register, Any]] = {}
         inside: dict[int, Any] = {}
@@ -274,12 +274,14 @@ class Tile:
             n, a = ((unit.row, unit.column), (unit.column, unit.row))[1 - axis]
             if n not in bases:
                 at = line + n
-                address = base + at.to("u64") * pitch if tensor.rank > 1 else base
+                address = base + as_value(at, "u32").to("u64") * pitch if tensor.rank > 1 else base
                 bases[n] = (trace.read(as_value(address, "u64")), at < lines_left)
             if a not in inside:
                 inside[a] = along + a < sizes[-2:][axis]
             register, line_ok = bases[n]
-            found.append((unit, register, a * self.dtype.bytes, line_ok & inside[a]))
+            here = line_ok & inside[a]
+            predicate = None if here is True else as_value(here, "pred")
+            found.append((unit, register, a * self.dtype.bytes, predicate))
         return found
 
     def _outer_base(self) -> Any:
