@@ -508,3 +508,69 @@ def test_bulk_zeros():
     body += "  ld.shared.u32 %r4, [tile+40];\n"
     body += "  st.global.v2.u32 [%rd10], {%r2, %r4};\n"
     assert run_ptx(kernel(["a"], body), np.full(2, 9, np.uint32), block=1, arch="sm_100a")[0].tolist() == [0, 5]
+
+
+# -- asynchronous stores and reductions --------------------------------------------------------------------
+
+REMOTE = """
+.visible .entry kernel(.param .u64 out)
+{
+  .reg .pred %p<4>;
+  .reg .b32 %r<16>;
+  .reg .b64 %rd<8>;
+  .shared .align 16 .b8 tile[64];
+  .shared .align 8 .b64 bar;
+  ld.param.u64 %rd0, [out];
+  mov.u32 %r0, %cluster_ctarank;
+  xor.b32 %r1, %r0, 1;
+  mov.u32 %r2, tile;
+  mov.u32 %r3, bar;
+  mov.u32 %r9, 100;
+  st.shared.v4.u32 [%r2], {%r9, %r9, %r9, %r9};
+  mbarrier.init.shared::cta.b64 [%r3], 1;
+  fence.mbarrier_init.release.cluster;
+  barrier.cluster.arrive;
+  barrier.cluster.wait;
+  mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r3], 24;
+  mapa.shared::cluster.u32 %r4, %r2, %r1;
+  mapa.shared::cluster.u32 %r5, %r3, %r1;
+  add.u32 %r6, %r0, 10;
+  add.u32 %r7, %r0, 20;
+  add.u32 %r11, %r4, 16;
+  st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.b32 [%r4], {%r6, %r7}, [%r5];
+  st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [%r11], %rd0, [%r5];
+  red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32 [%r4+8], %r6, [%r5];
+  red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.max.s32 [%r4+12], %r9, [%r5];
+WAIT:
+  mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 %p0, [%r3], 0;
+  @!%p0 bra WAIT;
+  ld.shared.v4.u32 {%r12, %r13, %r14, %r15}, [%r2];
+  ld.shared.u64 %rd2, [%r2+16];
+  sub.u64 %rd2, %rd2, %rd0;
+  cvt.u32.u64 %r8, %rd2;
+  add.u32 %r15, %r15, %r8;
+  mad.wide.u32 %rd1, %r0, 16, %rd0;
+  st.global.v4.u32 [%rd1], {%r12, %r13, %r14, %r15};
+  barrier.cluster.arrive;
+  barrier.cluster.wait;
+  ret;
+}
+"""
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2, 3])
+def test_asynchronous_stores_to_a_peer(seed):
+    out = run_ptx(REMOTE, np.zeros((2, 4), np.uint32), grid=2, cluster=2, block=1, seed=seed)[0]
+    for rank in (0, 1):
+        peer = 1 - rank
+        assert out[rank].tolist() == [10 + peer, 20 + peer, 110 + peer, 100]
+
+
+@pytest.mark.virtual
+def test_hints_do_nothing():
+    body = "  prefetch.global.L2 [%rd10];\n  prefetchu.L1 [%rd10];\n"
+    body += "  applypriority.global.L2::evict_normal [%rd10], 128;\n"
+    body += "  createpolicy.fractional.L2::evict_first.b64 %rd1, 1.0;\n" + at("%rd2", "%rd10", 4)
+    body += "  ld.global.L2::cache_hint.u32 %r1, [%rd2], %rd1;\n  add.u32 %r1, %r1, 1;\n"
+    body += "  st.global.L2::cache_hint.u32 [%rd2], %r1, %rd1;\n"
+    assert run_ptx(kernel(["a"], body), np.arange(32, dtype=np.uint32))[0].tolist() == list(range(1, 33))

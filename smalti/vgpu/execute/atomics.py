@@ -107,8 +107,12 @@ def compare_and_swap(context: Context, step: Step) -> Operation:
 
 
 class RemoteUpdate(AsyncOp):
-    """One lane's store or reduction, done later; then the bytes are signalled to an mbarrier, if it has one."""
+    """One lane's store or reduction, done later; then the bytes are signalled to an mbarrier, if it has one.
 
+    No asynchronous proxy is involved: PTX 9.7.9.12 calls it a weak store (9.7.9.25 names only bulk copies).
+    """
+
+    proxy = "generic"
     engine = "st.async"
 
     def __init__(
