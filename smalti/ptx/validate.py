@@ -53,8 +53,8 @@ def validate(module: Module) -> None:
     """Raise if `module` breaks a rule of PTX; return None if it keeps them all.
 
     Errors: the rule's own code if one is broken (SML0202-SML0206 an instruction, SML0207 instructions that are not
-    known, SML0215 and SML0216 addresses, SML0217 target, SML0218 version, SML0219 label, SML0220 directive,
-    SML0501-SML0505 limits), SML0208 if several are.
+    known, SML0215 and SML0216 addresses, SML0217 target, SML0218 version, SML0219 label, SML0220 directive, SML0221
+    CTA groups mixed, SML0501-SML0505 limits), SML0208 if several are.
     """
     found = list(problems(module))
     if len(found) == 1:
@@ -99,6 +99,7 @@ def _unknown(module: Module) -> Iterator[SmaltiError]:
 
 
 def _body(module: Module, body: Block) -> Iterator[SmaltiError]:
+    groups: dict[str, Instruction] = {}
     places = Counter(s.label for s in body.walk() if isinstance(s, Mark | BranchTargets | CallPrototype))
     for s in body.walk():
         if isinstance(s, Instruction):
@@ -106,6 +107,8 @@ def _body(module: Module, body: Block) -> Iterator[SmaltiError]:
             if form is not None:
                 yield from check.need_problems(s, form, module.target, module.version)
                 yield from check.operand_problems(s, form)
+                if form.row.name.startswith("tcgen05.") and "cta_group" in form:
+                    groups.setdefault(form.mods["cta_group"], s)
             if s.guard is not None and s.guard.register.type != "pred":
                 given = f".{s.guard.register.type}"
                 yield error(
@@ -120,6 +123,9 @@ def _body(module: Module, body: Block) -> Iterator[SmaltiError]:
             yield error(
                 "SML0206", opcode=".reg .b128", what="the type", needed="8.3", version="{}.{}".format(*module.version)
             )
+    if len(groups) > 1:
+        one, other = groups.values()
+        yield error("SML0221", at=other.loc, opcode=other.opcode, first=one.opcode)
 
 
 def _directives(module: Module, function: Function) -> Iterator[SmaltiError]:

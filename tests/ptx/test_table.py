@@ -10,6 +10,7 @@ from ptxas import assemble, line_errors
 from smalti.ptx import check
 from smalti.ptx.isa import FAMILIES, TABLE
 from smalti.ptx.isa.row import ARCHITECTURES, Need, Row, Table, since
+from smalti.ptx.module import Instruction
 from smalti.ptx.print import instruction, variable
 
 OPCODES = (Path(__file__).parents[1] / "data" / "opcodes.txt").read_text().split()
@@ -67,6 +68,18 @@ def test_architecture_sets():
     assert Need().arch == set(ARCHITECTURES)
 
 
+def preamble(operands, target, version):
+    """Everything of a module in front of the instructions."""
+    v = operands.variables
+    wide = tuple(map(int, version.split("."))) >= (8, 3)  # .b128 registers
+    return [
+        f".version {version}\n.target {target}\n.address_size 64",
+        *(f"{variable(v[k])};" for k in ("", "global", "const")),
+        f".visible .entry k({variable(v['param'])}) {{\n{variable(v['shared'])};\n{variable(v['local'])};",
+        *(f".reg .{r.type} {r.name};" for r in operands.registers if wide or r.type != "b128"),
+    ]
+
+
 @pytest.fixture(scope="module")
 def everything():
     return all_instances(limit=60)
@@ -110,12 +123,8 @@ def test_table_and_assembler_agree(everything, target, version):
     number = tuple(map(int, version.split(".")))
     if number < (8, 3):  # no .b128 registers
         instances = [(r, i) for r, i in instances if "b128" not in i.opcode]
-    v = operands.variables
-    lines = [f".version {version}", f".target {target}", ".address_size 64"]
-    lines += [f"{variable(v[k])};" for k in ("", "global", "const")]
-    lines += [f".visible .entry k({variable(v['param'])}) {{", f"{variable(v['shared'])};", f"{variable(v['local'])};"]
-    lines += [f".reg .{r.type} {r.name};" for r in operands.registers if r.type != "b128" or number >= (8, 3)]
-    first = len(lines) + 1
+    lines = preamble(operands, target, version)
+    first = "\n".join(lines).count("\n") + 2
     lines += [instruction(i) for _, i in instances]
     _, messages, _ = assemble("\n".join([*lines, "ret;", "}", ""]), target, generate=False)
     errors = line_errors(messages)
@@ -139,3 +148,21 @@ def test_the_reference_page_is_the_table():
     tool = module_from_spec(spec)
     spec.loader.exec_module(tool)
     assert (root / "docs" / "instructions.md").read_text(encoding="utf-8") == tool.page()
+
+
+@pytest.mark.ptxas
+@pytest.mark.parametrize("target", ["sm_90a", "sm_100a", "sm_103a", "sm_120a"])
+def test_every_row_becomes_machine_code(everything, target):
+    """One instance of each row goes through the whole assembler, not only its parser."""
+    instances, operands = everything
+    ends = {"exit", "trap", "ret", "brkpt"}  # what follows would be dropped; and one cta_group a kernel
+    chosen: dict[str, Instruction] = {}
+    for row, i in instances:
+        missing = list(check.need_problems(i, TABLE.find(i.opcode, i.operands), target, (9, 4)))
+        if row.name not in ends and "cta_group::2" not in i.opcode and not missing:
+            chosen.setdefault(row.name, i)
+    assert len(chosen) > 250
+    head = preamble(operands, target, "9.4")
+    text = "\n".join([*head, *map(instruction, chosen.values()), "ret;", "}", ""])
+    status, messages, cubin = assemble(text, target)
+    assert status == 0 and cubin, "\n".join(m for m in messages.splitlines() if "error" in m or "fatal" in m)

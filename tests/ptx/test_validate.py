@@ -270,6 +270,10 @@ def test_wgmma_integer_shapes():
 
 
 HEAD = ".version 9.0\n.target sm_90a\n.address_size 64\n.visible .entry k("
+CG = HEAD.replace("sm_90a", "sm_100a") + (
+    ") {{ .reg .b32 r;\ntcgen05.dealloc.cta_group::{}.sync.aligned.b32 r, 32;\n"
+    "tcgen05.shift.cta_group::{}.down [r];\nret; }}"
+)
 SM80 = HEAD.replace("sm_90a", "sm_80")
 MODULES = [
     ("SML0220", HEAD + ") .maxntid 128 .reqntid 128 { ret; }", HEAD + ") .reqntid 128 { ret; }"),
@@ -287,6 +291,7 @@ MODULES = [
         HEAD + ") { .shared .b8 s[232449]; .reg .b32 r; ld.shared.b32 r, [s]; st.shared.b32 [s], r; ret; }",
         HEAD + ") { .shared .b8 s[232448]; .reg .b32 r; ld.shared.b32 r, [s]; st.shared.b32 [s], r; ret; }",
     ),
+    ("SML0221", CG.format(1, 2), CG.format(2, 2)),
     ("SML0217", HEAD.replace("sm_90a", "sm_91") + ") { ret; }", HEAD + ") { ret; }"),
 ]  # fmt: skip
 

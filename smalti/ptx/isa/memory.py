@@ -18,7 +18,8 @@ SM90 = Need(since("sm_90"), (7, 8))
 _HINT = Need(since("sm_80"), (7, 4))
 _V8 = Need(since("sm_100"), (8, 8))
 _B128 = Need(since("sm_70"), (8, 3))
-_B128_SYS = (({"type": ("b128",), "scope": ("sys",)}, Need(since("sm_70"), (8, 4))),)
+_B128_SYS = ({"type": ("b128",), "scope": ("sys",)}, Need(since("sm_70"), (8, 4)))
+_VOLATILE_LOCAL = ({"sem": ("volatile",), "space": ("local",)}, Need(ptx=(9, 1)))
 
 _ACCESS_NEEDS = {
     **dict.fromkeys(("relaxed", "acquire", "release", "weak"), Need(since("sm_70"), (6, 0))),
@@ -36,7 +37,11 @@ _NO_GLOBAL = ("const", "local", "param", "param::entry", "param::func", *SHARED)
 _WIDE64 = ("b64", "u64", "s64", "f64")
 
 # Sixteen bytes at most; `_WIDE` rows have the 32-byte accesses.
-_VECTOR = ({"type": ("b128",), "vec": ("v2", "v4")}, {"vec": ("v4",), "type": _WIDE64})
+_VECTOR = (
+    {"type": ("b128",), "vec": ("v2", "v4", "v8")},
+    {"vec": ("v4", "v8"), "type": _WIDE64},
+    {"vec": ("v8",), "type": ("b32", "u32", "s32", "f32")},
+)
 _WIDE_TYPES = {"vec": ("v8", "v4"), "type": ("b32", "u32", "s32", "f32", *_WIDE64)}
 _WIDE = (
     {"vec": ("v8",), "type": _WIDE64},
@@ -57,7 +62,6 @@ _STRONG = (
     {"space": _NO_GLOBAL, HINT: (HINT,)},
     {"space": _NO_GLOBAL, "prefetch": PREFETCH},
     {"sem": ("relaxed", "acquire", "release"), "space": ("const", "local", "param", "param::entry", "param::func")},
-    {"space": ("local", "param", "param::entry", "param::func", "const"), "type": ("b128",)},
 )
 
 _LD = {
@@ -73,7 +77,7 @@ _ST = {
     "cop": ("wb", "cg", "cs", "wt"),
     "l1": L1,
 }
-_NARROW = {"vec": ("v2", "v4"), "type": TYPES}
+_NARROW = {"vec": ("v2", "v4", "v8"), "type": TYPES}
 _LD_SPACES = {"space": ("const", "global", "local", "param", "param::entry", "param::func", *SHARED)}
 _ST_SPACES = {"space": ("global", "local", "param", "param::func", *SHARED)}
 _WIDE_SPACES = {"space": ("global",)}
@@ -87,7 +91,7 @@ def _load(name: str, head: str, space: str, slots: Mapping[str, tuple[str, ...]]
         {**_LD, **({"l2": L2} if wide else {}), **slots},
         _V8 if wide else Need(),
         _ACCESS_NEEDS,
-        together_needs=_B128_SYS,
+        together_needs=(_B128_SYS, _VOLATILE_LOCAL),
         forbid=(*(_WIDE if wide else _VECTOR), *_STRONG),
         section=section,
         executor="ld",
@@ -102,7 +106,7 @@ def _store(name: str, slots: Mapping[str, tuple[str, ...]], wide: bool) -> Row:
         {**_ST, **({"l2": L2} if wide else {}), **slots},
         _V8 if wide else Need(),
         _ACCESS_NEEDS,
-        together_needs=_B128_SYS,
+        together_needs=(_B128_SYS, _VOLATILE_LOCAL),
         forbid=(*(_WIDE if wide else _VECTOR), *_STRONG),
         section="9.7.9.11",
         executor="st",
@@ -132,7 +136,7 @@ LOADS = [
         "ldu",
         "ldu{.space}{.vec}.type",
         "{=d*vec}:type~>, [a]:space",
-        {"space": ("global",), **_NARROW},
+        {"space": ("global",), "vec": ("v2", "v4"), "type": TYPES},
         token_needs={"b128": _B128},
         forbid=_VECTOR,
         section="9.7.9.10",
@@ -266,7 +270,7 @@ ATOMICS = [
         f"=d:type~, [a]:space, b:type, policy:u64?{HINT}",
         slots={**_ATOM_SLOTS, "type": ("b32", "b64", "b128")},
         token_needs={**_ATOM_NEEDS, "b128": Need(since("sm_90"), (8, 3))},
-        together_needs=_B128_SYS,
+        together_needs=(_B128_SYS,),
         forbid=_HINT_GLOBAL,
         section="9.7.13.5",
     ),
@@ -276,7 +280,7 @@ ATOMICS = [
         "=d:type~, [a]:space, b:type, c:type",
         slots={**_ATOM_SLOTS, "type": ("b16", "b32", "b64", "b128")},
         token_needs={**_ATOM_NEEDS, "b16": Need(since("sm_70"), (6, 3)), "b128": Need(since("sm_90"), (8, 3))},
-        together_needs=_B128_SYS,
+        together_needs=(_B128_SYS,),
         section="9.7.13.5",
     ),
     *(
@@ -332,7 +336,7 @@ MOVES = [
             name,
             spelling,
             operands,
-            {"space": ("const", "global", "local", "param", "param::entry", *SHARED), "size": ("u32", "u64")},
+            {"space": ("const", "global", "local", "param", "param::entry", *SHARED), "size": ("u64",)},
             token_needs=_WINDOWS,
             section="9.7.9.20",
             executor="cvta",
