@@ -844,3 +844,29 @@ def test_prefetches_check_and_do_nothing() -> None:
 
 def test_a_sink_is_no_state() -> None:
     assert repr(SINK) == "_"
+
+
+def test_spellings_with_hints_and_the_own_cta() -> None:
+    """Cache hints change nothing; shared::cta forms and im2col stores reach the same memory."""
+    m = TensorMap("u16", (32, 4), (64,), (16, 2))
+    pixels = TensorMap("u16", (16, 8, 1), (32, 256), mode="im2col", lower=(0,), upper=(0,), channels=16, pixels=2)
+    k = Kernel(32)
+    k.buffer("data", source_of(m))
+    k.buffer("out", np.zeros(256, np.uint8))
+    source, target, columns = k.map("data", m), k.map("out", m), k.map("out", pixels)
+    hint = k.value("mov.b64", 0)
+    k.init(1024, 1)
+    k.expect(1024, 128)
+    load = "cp.async.bulk.tensor.2d.{}.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint"
+    k.emit(load.format("shared::cta"), k.at(0), k.box(source, 0, 1), k.at(1024), hint, guard=k.first)
+    k.emit(load.format("shared::cluster"), k.at(128), k.box(source, 16, 2), k.at(1024), hint, guard=k.first)
+    k.wait(k.at(1024), 0)
+    store = "cp.async.bulk.tensor.{}d.global.shared::cta.{}.bulk_group.L2::cache_hint"
+    k.emit(store.format(2, "tile"), k.box(target, 0, 0), k.at(0), hint, guard=k.first)
+    k.emit(store.format(3, "im2col_no_offs"), k.box(columns, 0, 5, 0), k.at(128), hint, guard=k.first)
+    k.emit("cp.async.bulk.commit_group")
+    k.emit("cp.async.bulk.wait_group", 0)
+    got, rows = k.run()["out"].reshape(4, 64), source_of(m)[:256].reshape(4, 64)
+    np.testing.assert_array_equal(got[:2, :32], rows[1:3, :32])
+    np.testing.assert_array_equal(got.reshape(8, 32)[5:7], rows[2:4, 32:])
+    assert not got.reshape(8, 32)[[1, 3, 4, 7]].any()
