@@ -13,33 +13,18 @@ import numpy as np
 import numpy.typing as npt
 
 from smalti.errors import error
-from smalti.ptx.module import Function, Module, Variable, type_bits
+from smalti.ptx.module import Module
+from smalti.vgpu.divergence import DONE, Divergence, JoinWait
 from smalti.vgpu.engines import AsyncOp
 from smalti.vgpu.execute import HANDLES_UNDEFINED, OWN_GUARD, build
 from smalti.vgpu.launch import DEVICES, LaunchConfig, VirtualDevice
-from smalti.vgpu.memory import CONST_WINDOW, Memory, make_segment
+from smalti.vgpu.memory import Memory, make_segment
 from smalti.vgpu.program import Program, Step, prepare
 from smalti.vgpu.schedule import Schedule
-from smalti.vgpu.warp import WARP, Gang, Join, RegisterFile, Wait, Warp
+from smalti.vgpu.symbols import Symbols
+from smalti.vgpu.warp import WARP, Gang, RegisterFile, Wait, Warp
 
 Bools = npt.NDArray[np.bool_]
-
-
-class Done(Wait):
-    """All lanes of a gang have left the kernel."""
-
-
-class JoinWait(Wait):
-    """Waiting for the other paths of a divergent branch."""
-
-    def __init__(self, join: Join) -> None:
-        self.join = join
-
-    def ready(self) -> bool:
-        return self.join.released
-
-    def describe(self) -> str:
-        return "waiting for the other path of a divergent branch"
 
 
 class PollWait(Wait):
@@ -86,8 +71,6 @@ class InterlockWait(Wait):
         return f"waiting for registers of {self.ops[0].who()}"
 
 
-DONE = Done()
-CODE_BASE = 0x7A00_0000_0000  # addresses of functions (private values)
 LONG = 10_000  # instructions without any change of memory after which a gang may be in an endless loop
 PATIENCE = 1000  # how often a gang may time out while nothing else changes, each time in another state
 
@@ -191,7 +174,7 @@ class Cluster:
         return all(not c.gangs for c in self.ctas)
 
 
-class Machine:
+class Machine(Symbols, Divergence):
     """One launch of one kernel.
 
     `run` executes the grid. Afterwards `steps` is the number of warp instructions executed, `reports` what the
@@ -235,149 +218,6 @@ class Machine:
         self._unborn = self._origins()
         self._total = 0
         self._finished = 0
-
-    # -- symbols ----------------------------------------------------------------------------------------
-
-    def _layout(self) -> None:
-        """Give every variable its place: static shared from the base, then dynamic; local frames; constants."""
-        self._places: dict[Variable, int] = {}
-        shared, local, constant = self.device.shared_base, 0, 0
-        params = 0
-        constants: list[tuple[int, Variable]] = []
-        dynamic: list[Variable] = []
-        module_variables = [v for v in self.module.items if isinstance(v, Variable)]
-        for v in [*module_variables, *self.program.variables]:
-            align = v.align or max(1, min(16, v.size or 1) if v.count else v.size)
-            if v.space == "shared":
-                if v.linkage == "extern" or v.size == 0:
-                    dynamic.append(v)
-                else:
-                    shared = -(-shared // align) * align
-                    self._places[v] = shared
-                    shared += v.size
-            elif v.space in ("local", "param"):  # `.param` in a body: the arguments of a call
-                local = -(-local // align) * align
-                self._places[v] = local
-                local += v.size
-            elif v.space == "const":
-                constant = -(-constant // align) * align
-                self._places[v] = constant
-                constants.append((constant, v))
-                constant += v.size
-            elif v.space == "global":
-                segment = self.memory.allocate(v.name, v.size, align=max(align, 16))
-                self._places[v] = segment.address
-        dynamic_align = max([16, *[v.align for v in dynamic]])
-        self.dynamic_base = -(-shared // dynamic_align) * dynamic_align
-        for v in dynamic:
-            self._places[v] = self.dynamic_base
-        self.shared_static_end = shared
-        self.shared_end = self.dynamic_base + self.config.shared_bytes
-        if self.shared_end - self.device.shared_base > self.device.shared_per_cta:
-            raise error(
-                "SML0810",
-                requested=self.shared_end - self.device.shared_base,
-                limit=self.device.shared_per_cta,
-            )
-        self.local_frame = -(-local // 16) * 16
-        self.params = make_segment("param", "kernel parameters", len(self.config.params), writable=False,
-                                   data=np.frombuffer(self.config.params, np.uint8))  # fmt: skip
-        self.constants = make_segment("const", "constants", constant, writable=False)
-        for p in self.program.function.params:
-            align = p.align or type_bits(p.type) // 8  # of the element: an array of bytes may lie anywhere
-            params = -(-params // align) * align
-            self._places[p] = params
-            params += p.size
-        if params != len(self.config.params):
-            raise error("SML0811", entry=self.config.entry, wanted=params, given=len(self.config.params))
-        for v in module_variables:
-            self._initialise(v)
-
-    def _initialise(self, v: Variable) -> None:
-        if v.space not in ("global", "const") or not v.initial:
-            return
-        segment = self.constants if v.space == "const" else self.memory.find(self._places[v])
-        assert segment is not None
-        at = self._places[v] - (0 if v.space == "const" else segment.address)
-        size = v.size // max(1, int(np.prod(v.count or (1,)))) // v.vector
-        for i, item in enumerate(v.initial):
-            if not isinstance(item, int):
-                symbol = item.variable
-                if isinstance(symbol, Function):
-                    item = self.function_address(symbol)
-                else:
-                    item = self._places[symbol] + item.offset + (CONST_WINDOW if symbol.space == "const" else 0)
-            raw = np.frombuffer((item & (1 << 8 * size) - 1).to_bytes(size, "little"), np.uint8)
-            segment.data[at + i * size : at + (i + 1) * size] = raw
-
-    def place_of(self, variable: Variable) -> int:
-        """The address of a variable in its own space (shared: without the CTA's rank; local: in the frame)."""
-        return self._places[variable]
-
-    def function_address(self, function: Function) -> int:
-        """A number that stands for a function; calls through it are resolved when the program is prepared."""
-        names = [f.name for f in self.module.functions()]
-        return CODE_BASE + 16 * names.index(function.name)
-
-    def describe_shared(self, offset: int) -> str:
-        """The tile, or the variable, or the plain offset at a byte of shared memory."""
-        for t in self.module.tiles:
-            if t.place == "shared" and t.offset <= offset - self.dynamic_base < t.offset + t.size:
-                return f"{t.name} (byte {offset - self.dynamic_base - t.offset})"
-        for v, place in self._places.items():
-            if v.space == "shared" and v.size and place <= offset < place + v.size:
-                return f"{v.name}+{offset - place}"
-        return f"shared memory at {offset:#x}"
-
-    # -- special registers ------------------------------------------------------------------------------
-
-    def special(self, cta: CTA, name: str) -> Any:
-        """A special register that never changes: a row over the threads of the CTA or a scalar; None if it may change.
-
-        Errors: SML0809 for one that is not modelled.
-        """
-        head, _, axis = name.partition(".")
-        k = "xyz".find(axis) if axis else -1
-        config, t = self.config, cta.thread_numbers
-        bx, by, _bz = config.block
-        cx, cy, _cz = config.cluster
-        if head == "tid":
-            return np.uint32([t % bx, t // bx % by, t // (bx * by)][k])
-        table: dict[str, Any] = {
-            "ntid": config.block, "ctaid": cta.index, "nctaid": config.grid, "cluster_nctaid": config.cluster,
-            "cluster_ctaid": (cta.rank % cx, cta.rank // cx % cy, cta.rank // (cx * cy)),
-            "clusterid": tuple(i // c for i, c in zip(cta.index, config.cluster, strict=True)),
-            "nclusterid": tuple(g // c for g, c in zip(config.grid, config.cluster, strict=True)),
-        }  # fmt: skip
-        if head in table and k >= 0:
-            return np.uint32(table[head][k])
-        lane = np.uint32(t % WARP)
-        one = np.uint64(1)
-        plain: dict[str, Any] = {
-            "laneid": lane, "nwarpid": cta.threads_padded // WARP, "cluster_ctarank": cta.rank,
-            "warpid": np.uint32(t // WARP), "cluster_nctarank": cta.cluster.size,
-            "is_explicit_cluster": cta.cluster.size > 1,
-            "smid": cta.index[0] % self.device.sm_count, "nsmid": self.device.sm_count, "gridid": 0,
-            "dynamic_smem_size": config.shared_bytes, "total_smem_size": self.shared_end - self.device.shared_base,
-            "aggr_smem_size": self.shared_end - self.device.shared_base, "reserved_smem_offset_begin": 0,
-            "lanemask_eq": (one << lane.astype(np.uint64)).astype(np.uint32),
-            "lanemask_lt": ((one << lane.astype(np.uint64)) - one).astype(np.uint32),
-            "lanemask_le": ((one << (lane.astype(np.uint64) + one)) - one).astype(np.uint32),
-        }  # fmt: skip
-        plain["lanemask_gt"] = ~plain["lanemask_le"]
-        plain["lanemask_ge"] = ~plain["lanemask_lt"]
-        if name in plain:
-            return np.asarray(plain[name])
-        if name in ("clock", "clock_hi", "clock64", "globaltimer", "globaltimer_lo", "globaltimer_hi"):
-            return None
-        raise error("SML0809", at=None, what=f"special register %{name}")
-
-    def volatile_special(self, cta: CTA, name: str, g: Gang) -> int:
-        """A clock: counts executed instructions (nanoseconds and cycles are the same here)."""
-        now = self.steps
-        if name in ("clock64", "globaltimer"):
-            return now
-        return now >> 32 if name.endswith("_hi") else now & 0xFFFFFFFF
 
     # -- the run ----------------------------------------------------------------------------------------
 
@@ -594,157 +434,6 @@ class Machine:
                 who=g.who(),
             )
 
-    # -- divergence -------------------------------------------------------------------------------------
-
-    def diverge(self, g: Gang, taken: Bools, target: int, fall: int) -> int | Wait:
-        """Split a gang at a branch: `taken` lanes (of lo … hi−1, active ones) go to `target`, the rest to `fall`."""
-        pc = self.program.joins.get(g.pc)
-        joins = g.joins
-        if pc is not None and not (joins and joins[-1].pc == pc):
-            parted = taken.reshape(-1, WARP)
-            whole = not (parted.any(axis=1) & (g.active() & ~taken).reshape(-1, WARP).any(axis=1)).any()
-            joins = (*joins, Join(pc, g.count, joins, whole))
-        rest = g.active() & ~taken
-        other = Gang(g.cta, g.lo, g.hi, taken, target, joins)
-        g.cta.gangs.append(other)
-        g.joins = joins
-        g.place(g.lo, g.hi, rest)
-        return fall
-
-    def _joining(self, op: Callable[[Gang], Any]) -> Callable[[Gang], Any]:
-        """At a place where paths meet: wait for the others first."""
-
-        def run(g: Gang) -> Any:
-            while g.joins and g.joins[-1].pc == g.pc:
-                join = g.joins[-1]
-                if join.released:
-                    g.joins = join.outer
-                    continue
-                join.arrived.append(g)
-                join.count += g.count
-                if join.count < join.expected:
-                    return JoinWait(join)
-                self._merge(g, join)
-            return op(g)
-
-        return run
-
-    def _merge(self, g: Gang, join: Join) -> None:
-        """All lanes are there: `g` becomes all of them."""
-        others = [o for o in join.arrived if o is not g]
-        lo, hi = min(o.lo for o in join.arrived), max(o.hi for o in join.arrived)
-        mask = np.zeros(hi - lo, np.bool_)
-        for o in join.arrived:
-            mask[o.lo - lo : o.hi - lo] |= o.active()
-        for o in others:
-            g.cta.gangs.remove(o)
-        g.joins = join.outer
-        g.place(lo, hi, mask)
-        if self.schedule.split() and g.count > WARP and not g.joins:
-            self._split_warps(g)
-
-    def _split_warps(self, g: Gang) -> None:
-        """Let the warps of a gang go on their own (they need not meet again)."""
-        active = g.active()
-        lo, hi = g.lo, g.hi
-        starts = [w for w in range(lo, hi, WARP) if active[w - lo : w - lo + WARP].any()]
-        for w in starts[1:]:
-            mask = np.zeros(hi - lo, np.bool_)
-            mask[w - lo : w - lo + WARP] = active[w - lo : w - lo + WARP]
-            g.cta.gangs.append(Gang(g.cta, lo, hi, mask, g.pc, g.joins))
-        mask = np.zeros(hi - lo, np.bool_)
-        mask[starts[0] - lo : starts[0] - lo + WARP] = active[starts[0] - lo : starts[0] - lo + WARP]
-        g.place(lo, hi, mask)
-
-    def retire(self, g: Gang, leaving: Bools) -> Wait | None:
-        """Lanes (of lo … hi−1) leave the kernel. Returns DONE when none of the gang is left."""
-        cta = g.cta
-        leaving = leaving & g.active()
-        cta.exited[g.lo : g.hi] |= leaving
-        self.memory.version += 1
-        count = int(np.count_nonzero(leaving))
-        rest = g.active() & ~leaving
-        for n, flags in list(cta.undefined.items()):  # nobody will read them
-            flags[g.lo : g.hi] &= ~leaving
-            if not flags.any():
-                del cta.undefined[n]
-                cta.undefined_bits &= ~(1 << n)
-        joins = g.joins
-        left = bool(rest.any())
-        if left:
-            g.place(g.lo, g.hi, rest)
-        else:
-            cta.gangs.remove(g)
-            g.wait = DONE
-        self._leave(joins, count)
-        for o in cta.gangs:  # they may have waited for these lanes
-            if isinstance(o.wait, ConvergeWait):
-                o.wait = None
-            if not cta.undefined:
-                o.refresh()
-        if self.checks is not None and cta.exited.all():
-            self.checks.leaving(cta)
-        return None if left else DONE
-
-    def _leave(self, joins: tuple[Join, ...], count: int) -> None:
-        """So many lanes will not come to these joins."""
-        for join in joins:
-            join.expected -= count
-            if join.arrived and join.count == join.expected and not join.released:
-                first = join.arrived[0]
-                self._merge(first, join)
-                first.wait = None
-
-    def converge(self, g: Gang, members: Any, active: Callable[[Gang], Bools] = Gang.active) -> bool:
-        """Whether, in every warp of the gang, all living lanes that the member masks name are here.
-
-        `members`: a 32-bit mask, a row of them, or a function of the gang that gives them; `active` gives the lanes
-        that execute, those whose guard holds. Lanes that wait at the same instruction are merged into the gang first.
-        If the answer is no, the caller returns a ConvergeWait, and is executed again later.
-        """
-        if g.mask is None and active is Gang.active:
-            return True
-        while True:
-            missing = _missing(g, members(g) if callable(members) else members, active(g))
-            if missing is None:
-                return True
-            other = next((o for o in g.cta.gangs if o is not g and _has(o, g, missing)), None)
-            if other is None:
-                return False
-            self.absorb(g, other)
-
-    def absorb(self, g: Gang, other: Gang) -> None:
-        """The lanes of another gang of the CTA, at the same instruction, become part of this one."""
-        lo, hi = min(other.lo, g.lo), max(other.hi, g.hi)
-        mask = np.zeros(hi - lo, np.bool_)
-        for x in (g, other):
-            mask[x.lo - lo : x.hi - lo] |= x.active()
-        common = _common(g.joins, other.joins)
-        leaving = [(x.joins[len(common) :], x.count) for x in (g, other)]
-        g.cta.gangs.remove(other)
-        g.joins = common
-        g.place(lo, hi, mask)
-        for joins, count in leaving:
-            self._leave(joins, count)
-
-    def warp_barrier(self, g: Gang, members: Callable[[Gang], Any], active: Callable[[Gang], Bools]) -> bool:
-        """As `converge`, for bar.warp.sync, whose lanes may wait at different instructions: those go on from there."""
-        if self.converge(g, members, active):
-            return True
-        waiting = [o for o in g.cta.gangs if o is not g and isinstance(o.wait, ConvergeWait) and o.wait.members]
-        here = np.zeros(g.cta.threads_padded, np.bool_)
-        for o, lanes in ((g, active(g)), *((o, o.active()) for o in waiting)):
-            here[o.lo : o.hi] |= lanes
-        needed = [o for o in waiting if _overlap(o, g)]
-        for o in (g, *needed):
-            wanted = _missing(o, (members if o is g else o.wait.members)(o), active(o) if o is g else o.active())  # type: ignore[union-attr]
-            if wanted is not None and (wanted & ~here[o.lo : o.hi]).any():
-                return False
-        for o in needed:
-            o.wait = None
-            o.pc += 1
-        return True
-
     # -- when nothing goes ------------------------------------------------------------------------------
 
     def _unstick(self) -> bool:
@@ -777,48 +466,3 @@ class Machine:
         gangs = [g for c in self.clusters for cta in c.ctas for g in cta.gangs]
         first = gangs[0]
         raise error("SML0901", at=first.loc, report=describe(self, gangs))
-
-
-class ConvergeWait(Wait):
-    """Waiting for other lanes of the same warp to reach a .sync instruction.
-
-    `members`, of bar.warp.sync only: its member masks, for there the instruction need not be the same one.
-    """
-
-    def __init__(self, members: Callable[[Gang], Any] | None = None) -> None:
-        self.members = members
-
-    def ready(self) -> bool:
-        return False
-
-    def describe(self) -> str:
-        return "waiting for other lanes of its warp at a .sync instruction"
-
-
-def _missing(g: Gang, members: Any, have: Bools) -> Bools | None:
-    """The living lanes that the masks of the executing lanes `have` name but that are not among them."""
-    masks = np.where(have, np.asarray(members, np.uint32), np.uint32(0)).reshape(-1, WARP)
-    named = np.bitwise_or.reduce(masks, axis=1)
-    need: Bools = (named[:, None] >> np.arange(WARP, dtype=np.uint32) & 1).astype(np.bool_).ravel()
-    missing: Bools = need & ~g.cta.exited[g.lo : g.hi] & ~have
-    return missing if missing.any() else None
-
-
-def _has(o: Gang, g: Gang, missing: Bools) -> bool:
-    """Whether gang `o` waits where `g` stands, with some of the missing lanes (of g's lo … hi−1)."""
-    if o.pc != g.pc or not isinstance(o.wait, ConvergeWait):
-        return False
-    lo, hi = max(o.lo, g.lo), min(o.hi, g.hi)
-    return lo < hi and bool((o.active()[lo - o.lo : hi - o.lo] & missing[lo - g.lo : hi - g.lo]).any())
-
-
-def _overlap(a: Gang, b: Gang) -> bool:
-    """Whether two gangs have lanes of the same warp."""
-    return any(w in b.warps() for w in a.warps())
-
-
-def _common(a: tuple[Join, ...], b: tuple[Join, ...]) -> tuple[Join, ...]:
-    n = 0
-    while n < min(len(a), len(b)) and a[n] is b[n]:
-        n += 1
-    return a[:n]

@@ -13,11 +13,12 @@ import numpy.typing as npt
 
 from smalti.errors import error
 from smalti.ptx.module import SINK, Immediate
+from smalti.vgpu.divergence import ConvergeWait
 from smalti.vgpu.engines import order
 from smalti.vgpu.engines.barriers import BarrierWait, Round, cluster_barrier, cluster_wait, enter, leave
 from smalti.vgpu.engines.mbarrier import LIMIT, Mbarrier, MbarrierWait, find, live, place
 from smalti.vgpu.execute import Context, Operation, Result, executor, let_go
-from smalti.vgpu.machine import ConvergeWait, PollWait
+from smalti.vgpu.machine import PollWait
 from smalti.vgpu.program import Step
 from smalti.vgpu.warp import WARP, Gang, Wait, Warp
 

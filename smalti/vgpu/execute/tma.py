@@ -16,6 +16,7 @@ from smalti.layout import tensor_map
 from smalti.layout.shared import SWIZZLES
 from smalti.layout.tensor_map import PADDED, TensorMap
 from smalti.ptx.module import Address, Immediate, Operand, Vector
+from smalti.vgpu.divergence import ConvergeWait
 from smalti.vgpu.engines import order
 from smalti.vgpu.engines.blame import blame
 from smalti.vgpu.engines.bulk import BulkLoad, BulkStore, GroupWait, Range, groups_of, thread_groups
@@ -24,7 +25,7 @@ from smalti.vgpu.engines.reduce import Reduction, reduction
 from smalti.vgpu.engines.tma import SHARED_ALIGNMENT, Piece, TensorLoad, TensorStore
 from smalti.vgpu.engines.tma import Form as BoxForm
 from smalti.vgpu.execute import Context, Operation, Source, executor
-from smalti.vgpu.machine import CTA, ConvergeWait
+from smalti.vgpu.machine import CTA
 from smalti.vgpu.memory import PARAM_WINDOW, Segment
 from smalti.vgpu.program import Step
 from smalti.vgpu.warp import WARP, Gang, Warp

@@ -12,10 +12,10 @@ import numpy as np
 
 from smalti.errors import error
 from smalti.ptx.module import Immediate, Register
+from smalti.vgpu.divergence import ConvergeWait
 from smalti.vgpu.execute import Context, Operation, Result, Source, executor, let_go, spread
 from smalti.vgpu.execute.barrier import executing
 from smalti.vgpu.execute.lanes import destination, nothing, write
-from smalti.vgpu.machine import ConvergeWait
 from smalti.vgpu.program import Step
 from smalti.vgpu.warp import WARP, Bools, Gang, Row
 

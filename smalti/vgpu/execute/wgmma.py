@@ -9,13 +9,13 @@ import numpy.typing as npt
 
 from smalti.errors import error
 from smalti.ptx.module import Immediate, Not, Operand, Register, Vector
+from smalti.vgpu.divergence import ConvergeWait
 from smalti.vgpu.engines.blame import blame
 from smalti.vgpu.engines.fragments import Block
 from smalti.vgpu.engines.operands import Source, check_window, container, source
 from smalti.vgpu.engines.tensor_core import GROUP, GroupWait, Product, Wgmma, pipeline
 from smalti.vgpu.execute import Context, Operation, executor, let_go
 from smalti.vgpu.execute.barrier import assemble, executing
-from smalti.vgpu.machine import ConvergeWait
 from smalti.vgpu.program import Step
 from smalti.vgpu.warp import WARP, Gang, Wait
 
