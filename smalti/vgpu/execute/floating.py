@@ -16,7 +16,7 @@ import numpy as np
 from smalti.ptx.module import Operand, Sink, type_bits
 from smalti.vgpu.execute import UNSIGNED, Context, Operation, executor, spread
 from smalti.vgpu.execute import exact as ex
-from smalti.vgpu.execute.integer import TRUE, set_predicates, set_value
+from smalti.vgpu.execute.comparison import BOOLEAN, TRUE, set_predicates, set_value
 from smalti.vgpu.execute.lanes import FLOAT_VIEW, constant_of, direct, general, register_of, write
 from smalti.vgpu.program import Step
 from smalti.vgpu.warp import Gang
@@ -465,7 +465,7 @@ def _setp_packed(context: Context, step: Step) -> Operation:
     numbers = [None if k not in o or isinstance(o[k], Sink) else context.number(o[k]) for k in "pq"]
     compare = _comparison(context, step)
     c = context.source(o["c"], "pred") if "c" in o else None
-    combine: Any = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}.get(step.form.get("bool"))
+    combine: Any = BOOLEAN.get(step.form.get("bool"))
 
     def run(g: Gang) -> None:
         halves = compare(g)
@@ -485,7 +485,7 @@ def set_float(context: Context, step: Step) -> Operation:
     o = context.bind(step)
     d, compare = context.number(o["d"]), _comparison(context, step)
     c = context.source(o["c"], "pred") if "c" in o else None
-    combine: Any = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}.get(step.form.get("bool"))
+    combine: Any = BOOLEAN.get(step.form.get("bool"))
     true = np.uint16(TRUE[ex.base_of(dtype)] & 0xFFFF)  # integers: all ones in each half
 
     def run(g: Gang) -> None:
