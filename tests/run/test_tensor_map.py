@@ -98,8 +98,8 @@ def _fields(m):
         (plain(box=(32, 32), swizzle="none"), 64, 64, 64 * 32),
         (plain(element_stride=(2, 3)), 128, 128, 128 * 11),  # dimension 0 has no stride
         (plain(type="b4x16", size=(256, 64), stride=(128,), box=(256, 2)), 128, 128, 256),
-        (plain(type="b4x16_p64", size=(256, 64), stride=(128,), box=(128, 2)), 128, 128, 256),
-        (plain(type="b6x16_p32", size=(256, 64), stride=(192,), box=(128, 2)), 128, 128, 256),
+        (plain(type="b4x16_p64", size=(256, 64), stride=(128,), box=(128, 2)), 128, 128, 128),  # without the gaps
+        (plain(type="b6x16_p32", size=(256, 64), stride=(192,), box=(128, 2)), 128, 128, 192),
     ],
 )
 def test_bytes_of_a_transfer(m, row, pitch, total):

@@ -290,7 +290,8 @@ class TensorLoad(ToShared):
     def __init__(self, cta: CTA, issuer: Warp, loc: Loc | None, what: str, f: Form, pieces: list[Piece]) -> None:
         super().__init__(cta, issuer, loc, what)
         self.form, self.pieces = f, pieces
-        self.size = f.count * f.row_bytes
+        self.extent = f.count * f.row_bytes
+        self.size = self.extent * f.map.element.bits // f.map.element.shared_bits  # gaps are not counted
 
     def read(self) -> tuple[Bytes, Bools | None]:
         machine = self.cta.machine
@@ -306,7 +307,7 @@ class TensorLoad(ToShared):
         units = self.form.units(target.offset)
         checks = self.cta.machine.memory.checks
         if isinstance(units, slice):
-            checks.write_range(target.agent, segment, target.offset, target.offset + self.size)
+            checks.write_range(target.agent, segment, target.offset, target.offset + self.extent)
         else:
             checks.write_units(target.agent, segment, units)
         if self.form.flip:
