@@ -224,8 +224,12 @@ class Races:
                 reads[index] = _by_row(grown, row, before)
                 return
         values = where.values
+        once = np.ones(len(index), np.bool_)
+        if writes and not strong and values is not None and not self._strict:  # replicas are equal: see SML0934
+            once[:] = False
+            once[np.unique(index, return_index=True)[1]] = True
         for w, actor in zip(warps, actors, strict=True):
-            own = warp_of == w.index
+            own = (warp_of == w.index) & once
             if own.any():
                 part = where._replace(index=index[own], values=None if values is None else values[own])
                 self._one(actor, views, part, writes, strong)
