@@ -197,3 +197,89 @@ def test_links_out_of_the_source_are_not_followed(tmp_path):
     opened = Store(tmp_path / "a.sqlite")
     assert not [r for r in opened.all() if "secret" in r["message"]]
     opened.close()
+
+
+UNSURE = {
+    "capture": """
+def f(x):
+    found = None
+    match x:
+        case [found, *_]:
+            pass
+    if found is not None:
+        raise ValueError("captured by a pattern")
+""",
+    "inner": """
+def f(x):
+    done = None
+
+    def finish():
+        nonlocal done
+        done = 1
+    x(finish)
+    if done is not None:
+        raise ValueError("set by an inner function")
+""",
+    "definition": """
+def f(xs):
+    last = None
+    for x in xs:
+        if last is not None:
+            raise ValueError("bound by a definition")
+        def last(): pass
+""",
+    "loop": """
+def f(xs):
+    last = None
+    for x in xs:
+        if last is not None:
+            raise ValueError("left by an earlier turn")
+        last = x
+""",
+    "recursion": """
+def f(x):
+    return _g(x, 4)
+
+def _g(x, fuel):
+    if fuel == 0:
+        raise ValueError("out of fuel")
+    return _g(x, fuel - 1)
+""",
+    "mutation": """
+def f(box):
+    if box.full:
+        return None
+    box.fill()
+    if box.full:
+        raise ValueError("changed by a call")
+""",
+    "walrus": """
+def f(x):
+    y = None
+    print(y := x)
+    if y is not None:
+        raise ValueError("bound inside an expression")
+""",
+    "other caller": """
+def f(x):
+    return _g(x, None)
+
+def h(x):
+    call = _g
+    return call(x, 3)
+
+def _g(x, flag):
+    if flag is not None:
+        raise ValueError("mentioned elsewhere")
+""",
+}
+
+
+@pytest.mark.parametrize("name", UNSURE)
+def test_no_refutation_where_a_value_may_change(name, tmp_path):
+    lay(tmp_path, {"src/unsure/__init__.py": UNSURE[name]})
+    index(Subject("unsure", tmp_path / "src", "1"), tmp_path / "u.sqlite")
+    opened = Store(tmp_path / "u.sqlite")
+    (found,) = [r for r in opened.all() if r["kind"] == "raise"]
+    opened.close()
+    assert found["entries"] and any(e["verdict"] == "reached" for e in found["entries"]), found["entries"]

@@ -80,6 +80,7 @@ class View:
         self.function = function
         self.params = {p[0]: p for p in function["params"]}
         self.definitions: dict[str, list[Any]] = function["definitions"]
+        self.shared = frozenset(function.get("shared", ()))
         self._seen: dict[Any, ast.expr | None] = {}
         self.attributes = any("." in name for name in self.definitions)
 
@@ -112,6 +113,8 @@ class View:
 
     def reaching(self, name: str, time: int, path: list[Any]) -> list[Any]:
         """Definitions of `name` that can be in force; a leading None where the value from before can be too."""
+        if name in self.shared:  # an inner function may set it at any time
+            return [None, (f"t{time}", None, [])]
         steps = [tuple(step) for step in path]
         before = [d for d in self.definitions.get(name, ()) if d[0] < time and _compatible(d[2], steps)]
         for start, end in self.function["loops"]:
@@ -133,7 +136,8 @@ class View:
 
     def _mark(self, tree: ast.expr, time: int, path: list[Any]) -> ast.expr:
         def marked(name: str) -> ast.Name | None:
-            reach = self.reaching(name, time, path) if name in self.definitions else []
+            known = name in self.definitions or name in self.shared
+            reach = self.reaching(name, time, path) if known else []
             if not reach:
                 return None
             return ast.Name(id=f"{name}·" + "·".join("x" if d is None else str(d[0]) for d in reach), ctx=ast.Load())
@@ -164,13 +168,42 @@ class View:
             name, _, marks = node.id.partition("·")
             orders = marks.split("·")
             chosen = [d for d in self.definitions.get(name, ()) if str(d[0]) in orders]
-            if "x" in orders or any(d[1] is None for d in chosen):
+            if any(d[1] is None for d in chosen) or not chosen:
                 return node
-            if len(chosen) == 1:
-                return self._versioned(chosen[0][1], chosen[0][0], path) or node
-            return (self._either(chosen, path) if len(chosen) == 2 else None) or node
+            if len(chosen) == 1 and "x" not in orders:
+                return self._versioned(chosen[0][1], chosen[0][0], chosen[0][2]) or node
+            both = self._either(chosen, path) if len(chosen) == 2 and "x" not in orders else None
+            return both or self._chain(name, chosen, "x" in orders, path) or node
 
         return change(tree)  # type: ignore[no-any-return]
+
+    def _chain(self, name: str, chosen: list[Any], before: bool, path: list[Any]) -> ast.expr | None:
+        """A value that later conditional assignments may replace, as nested choices; None where loops have a part."""
+        steps = [tuple(step) for step in path]
+        if len(chosen) > 3 or (before and self._earlier(name, chosen[0][0])):
+            return None
+        value: ast.expr | None = ast.Name(id=name, ctx=ast.Load()) if before and name in self.params else None
+        for order, text, where in chosen:
+            made = self._versioned(text, order, where)
+            extra = [(self.function["conditions"][i], held) for i, held in where if (i, held) not in steps]
+            if made is None or any(c[0] not in ("if", "assert") for c, _ in extra):
+                return None
+            tests = [(c, held) for c, held in extra if c[0] == "if"]
+            if value is None and (tests or before):
+                return None
+            if value is None or not tests:
+                value = made
+                continue
+            parts = [self._versioned(c[1], c[2], where) for c, _ in tests]
+            if any(part is None for part in parts):
+                return None
+            signed = [p if h else negate(p) for p, (_, h) in zip(parts, tests, strict=True) if p is not None]
+            test = signed[0] if len(signed) == 1 else ast.BoolOp(ast.And(), signed)
+            value = ast.IfExp(test, made, value)
+        return value
+
+    def _earlier(self, name: str, order: int) -> bool:
+        return any(d[0] < order for d in self.definitions.get(name, ()))
 
     def _branch(self, one: list[Any], other: list[Any], steps: list[Any]) -> int | None:
         """The condition whose two branches are the only difference of two paths (asserts in them aside)."""
@@ -397,7 +430,21 @@ def _clash(found: list[Condition], given: dict[str, bool], never: Never) -> str 
                 return f"`{condition.text}` is false{steps}"
         for part in tree.values if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And) else [tree]:
             if isinstance(part, ast.UnaryOp) and isinstance(part.op, ast.Not):
-                facts.setdefault(key(part.operand), False)
-            else:
+                if _lasts(part.operand):
+                    facts.setdefault(key(part.operand), False)
+            elif _lasts(part):
                 facts.setdefault(key(part), True)
     return None
+
+
+def _lasts(tree: ast.expr) -> bool:
+    """Whether a condition once true stays true while its names keep their values: nothing in it can be changed."""
+    if isinstance(tree, ast.Call):
+        one = tree.args[0] if len(tree.args) == 2 else None
+        return key(tree.func) == "isinstance" and isinstance(one, ast.Name)
+    if isinstance(tree, ast.Compare):
+        parts = [tree.left, *tree.comparators]
+        return all(isinstance(p, ast.Name | ast.Constant) for p in parts)
+    if isinstance(tree, ast.BoolOp):
+        return all(map(_lasts, tree.values))
+    return isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.Not) and _lasts(tree.operand)

@@ -14,7 +14,7 @@ import libcst as cst
 from smalti.explain.index import text as words
 from smalti.explain.index.text import code, dotted
 
-FORMAT = 2  # of the summaries; a change makes every cached one stale
+FORMAT = 3  # of the summaries; a change makes every cached one stale
 MOST_CALLS = 400  # argument texts kept in one function
 
 Path = list[tuple[int, bool]]  # conditions of the enclosing function that hold, and how
@@ -264,6 +264,8 @@ class _Function:
         self.sites: list[dict[str, Any]] = []
         self.caught: list[tuple[str, str]] = []  # (name, types) of the handlers around
         self.result: list[str] = []
+        self.shared: set[str] = set()  # names that an inner function sets
+        self.outside: set[str] = set()  # names declared nonlocal or global here or further in
         self.node = node
 
     def read(self, body: Any) -> None:
@@ -284,6 +286,7 @@ class _Function:
             "decorators": [],
             "result": self.result[:4],
             "groups": self.groups,
+            "shared": sorted(self.shared),
         }
         if node is not None:
             for decorator in node.decorators:
@@ -326,7 +329,14 @@ class _Function:
             self._assign(node, path)
         elif isinstance(node, cst.Return) and node.value is not None:
             self.result.append(words.code(node.value)[: words.LONGEST])
+        if isinstance(node, cst.Global | cst.Nonlocal):
+            declared = {item.name.value for item in node.names}
+            self.shared |= declared
+            self.outside |= declared
+        elif isinstance(node, cst.Del):
+            self._unbind(node.target)
         if not isinstance(node, cst.Import | cst.ImportFrom | cst.Global | cst.Nonlocal):
+            self._walruses(node)
             self._mention(node, path)
             if self.qualified == "<module>":
                 names: set[str] = set()
@@ -360,6 +370,12 @@ class _Function:
                 self._bind(element.value, _item(value, index), path)
         elif isinstance(target, cst.Name | cst.Attribute):
             self._define(dotted(target), value, value, path)
+
+    def _unbind(self, target: cst.CSTNode) -> None:
+        for one in (target, *children(target)):
+            name = getattr(one, "value", one)
+            if isinstance(name, cst.Name):
+                self._define(name.value, None, None, [])
 
     def _define(self, name: str, value: cst.BaseExpression | None, node: cst.BaseExpression | None, path: Path) -> None:
         if not name:
@@ -462,6 +478,8 @@ class _Function:
             types = code(handler.type) if handler.type is not None else "any exception"
             name = dotted(handler.name.name) if handler.name is not None else ""
             self.order += 1
+            if name:
+                self._define(name, None, None, path)
             index = self._condition("except", f"{types} from `{tried}`")
             if handler.type is not None:
                 self._mention(handler.type, path)
@@ -487,11 +505,24 @@ class _Function:
                 shown += f" and {code(case.guard)}"
                 self._mention(case.guard, path)
             index = self._condition("case", shown)
+            self._captures(case.pattern, path)
             catch_all |= pattern == "_" and case.guard is None
             self._mention(case.pattern, path)
             ended &= self._block(case.body.body, [*path, (index, True)])
             path.append((index, False))
         return ended and catch_all
+
+    def _captures(self, pattern: cst.CSTNode, path: Path) -> None:
+        """Names that a pattern binds."""
+        stack = [pattern]
+        while stack:
+            one = stack.pop()
+            for name in ("name", "rest"):
+                if isinstance(one, cst.MatchPattern | cst.MatchStar) and isinstance(
+                    bound := getattr(one, name, None), cst.Name
+                ):
+                    self._define(bound.value, None, None, path)
+            stack.extend(children(one))
 
     def _function(self, node: cst.FunctionDef, outer: str, owner: str) -> None:
         name = node.name.value if outer == "<module>" else f"{outer}.{node.name.value}"
@@ -501,8 +532,10 @@ class _Function:
         for decorator in node.decorators:
             self._mention(decorator, [])
         inner = _Function(self.module, name, node, owner)
-        body = node.body.body
-        inner.read(body)
+        inner.read(node.body.body)
+        self.shared |= inner.outside  # what it declares nonlocal or global may change at any call
+        if not owner:
+            self._define(node.name.value, None, None, [])
 
     def _class(self, node: cst.ClassDef) -> None:
         name = node.name.value if self.qualified == "<module>" else f"{self.qualified}.{node.name.value}"

@@ -155,6 +155,9 @@ def _entries(graph: Graph, node: str, view: View, site: dict[str, Any], record: 
 def _blocked(graph: Graph, node: str, view: View, own: list[Condition], site: dict[str, Any]) -> dict[str, str]:
     """Callers none of whose calls can make the conditions hold, with the reason."""
     found: dict[str, str] = {}
+    own_name = node.rsplit(".", 1)[-1].rsplit(":", 1)[-1]
+    if any(call["to"].rsplit(".", 1)[-1] == own_name for call in view.function["calls"]):
+        return found  # it may call itself with other values
     tests = [c.tree for c in own if c.tree is not None][-logic.TRIED :]
     used = {n.id for tree in tests for n in ast.walk(tree) if isinstance(n, ast.Name)} & set(view.params)
     if not used:
