@@ -112,27 +112,23 @@ def _columns(kind: DType) -> int:
     return int(layout.extents["column"]) // (2 if kind.bits >= 16 else 1)
 
 
-def word_columns(k: int, kind: DType) -> int:
-    """Columns of words for K: whole copies."""
-    return -(-(k // instruction_k(kind)) * _columns(kind) // UNIT) * UNIT
-
-
 def metadata_memory(shape: tuple[int, int], kind: DType | str, *, pair: bool = False, name: str = "") -> MetadataMemory:
     """Room in tensor memory for the metadata of a sparse operand A of `shape` (rows, K before compression).
 
     kind   element type of A: f16, bf16, tf32, e4m3, e5m2, s8, u8, or e2m1 (in pairs)
     pair   of a CTA pair: the shape is the pair's, each CTA holds the metadata of its half of every row tile
-    Rows in multiples of 128 (256 on a pair), K of one instruction's. Errors: SML0740, SML0741, SML0700 to SML0702.
+    Rows in multiples of 128 (256 on a pair), K of four columns: 64 of tf32, 128 of 8- and 16-bit types, 256 of e2m1.
+    Errors: SML0740, SML0741, SML0700 to SML0702.
     """
     to = dtype(kind)
     if to.name not in ("f16", "bf16", "tf32", "e4m3", "e5m2", "s8", "u8", "e2m1"):
         raise error("SML0740", dtype=to.name)
     owner = allocation(pair=pair)
-    tile, deep = ROWS * owner.group, instruction_k(to)
+    tile, deep = ROWS * owner.group, UNIT // _columns(to) * instruction_k(to)
     rows, k = shape
     if rows <= 0 or rows % tile or k <= 0 or k % deep:
         nearest = (max(-(-rows // tile), 1) * tile, max(-(-k // deep), 1) * deep)
         raise error("SML0741", shape=shape, rows=tile, k=deep, dtype=to.name, nearest=nearest)
     unique = current().unique(name or "metadata")
-    words = matrix(unique, (rows, word_columns(k, to)), DTYPES["u32"], owner, tile)
+    words = matrix(unique, (rows, k // deep * UNIT), DTYPES["u32"], owner, tile)
     return MetadataMemory(words, (rows, k), to)

@@ -263,7 +263,8 @@ class _Put(AbstractContextManager[Any]):
 def _halved(item: Any) -> bool:
     """Whether a CTA pair shares it: halves of operands, or an accumulator of the pair."""
     data = getattr(item, "data", item)
-    return bool(getattr(data, "halves", 0)) or (_in_tensor_memory(item) and item.group == 2)
+    halves = getattr(data, "halves", 0) or getattr(data, "pair", False)
+    return bool(halves) or (_in_tensor_memory(item) and item.group == 2)
 
 
 def _in_tensor_memory(item: Any) -> bool:

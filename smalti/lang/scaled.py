@@ -81,7 +81,7 @@ class Scaled:
         SML0332."""
         scaled = n * (2 if self.data.halves and self.everywhere else 1)
         if scaled % COLUMN_ROWS:
-            raise error("SML0720", rows=n, nearest=-(-n // COLUMN_ROWS) * COLUMN_ROWS)
+            raise error("SML0720", rows=n, unit=COLUMN_ROWS, nearest=-(-n // COLUMN_ROWS) * COLUMN_ROWS)
         return replace(self, data=self.data.rows(g, n), start=self.start + g * (scaled // COLUMN_ROWS))
 
     def bind(self, stages: int) -> None:
@@ -95,7 +95,8 @@ class Scaled:
     def scales(self) -> ScaleTile:
         """The scales alone, those of all row groups that this CTA holds."""
         shape = (self.storage.groups * ATOM_ROWS, self.storage.atoms * ATOM_FACTORS)
-        return ScaleTile(self.storage, shape, DTYPES[self.scheme.scale], self.data.stage, self.data.slot)
+        place, slot, pair = self.data.stage, self.data.slot, bool(self.data.halves)
+        return ScaleTile(self.storage, shape, DTYPES[self.scheme.scale], place, slot, pair=pair)
 
     # -- loading ----------------------------------------------------------------------------------------
 

@@ -85,9 +85,24 @@ class ScaleTile:
     dtype: DType
     stage: Scalar = 0
     slot: Any = None
+    group: Scalar = 0  # of 128 rows, where the part begins
+    pair: bool = False  # of a CTA pair: rings that hold it belong to both CTAs
 
     def __repr__(self) -> str:
         return f"<scales {self.storage.name}, {self.shape[0]}x{self.shape[1]} {self.dtype.name}>"
+
+    @property
+    def groups(self) -> int:
+        """Groups of 128 rows."""
+        return -(-self.shape[0] // ATOM_ROWS)
+
+    def rows(self, g: Scalar, n: int) -> ScaleTile:
+        """Those of rows g*n to g*n + n - 1; n a multiple of 128. Errors: SML0720, SML0332."""
+        if n % ATOM_ROWS:
+            raise error("SML0720", rows=n, unit=ATOM_ROWS, nearest=-(-n // ATOM_ROWS) * ATOM_ROWS)
+        if n <= 0 or self.shape[0] % n or (isinstance(g, int) and not 0 <= g < self.shape[0] // n):
+            raise error("SML0332", what="rows", part=n, whole=self.shape[0], tile=self.storage.name)
+        return replace(self, shape=(n, self.shape[1]), group=self.group + g * (n // ATOM_ROWS))
 
     def bind(self, stages: int) -> None:
         self.storage.bind(stages)
@@ -96,9 +111,10 @@ class ScaleTile:
         return replace(self, stage=stage, slot=slot)
 
     def address(self) -> Value:
-        """Shared address of the first atom of this stage, u32."""
+        """Shared address of the first atom, u32."""
         base = shared_address(self.storage.allocate(current()))
-        return base + self.stage * self.storage.bytes  # type: ignore[no-any-return]
+        base = base + self.stage * self.storage.bytes
+        return base + self.group * (self.storage.atoms * ATOM_BYTES)  # type: ignore[no-any-return]
 
     @property
     def raw(self) -> Value:
@@ -128,7 +144,7 @@ class ScaleTile:
         self._check_threads(trace)
         *outer, row, column = tile.origin
         layout = scale_layout(ATOM_ROWS, self.shape[1])
-        for group in range(self.storage.groups):
+        for group in range(self.groups):
             at = (*outer, row + group * ATOM_ROWS, column)
             self._store(replace(tile, origin=at, shape=layout.shape).load(layout), group)
         self._written(trace)
@@ -140,7 +156,7 @@ class ScaleTile:
         So scales of a row-major shared tile come here by `scales.set(shared.get(sm.tcgen05.scale_layout(...)))`.
         Errors: SML0334, SML0330, SML0303, SML0307, SML0705.
         """
-        trace, wanted = current(), scale_layout(self.storage.groups * ATOM_ROWS, self.shape[1])
+        trace, wanted = current(), scale_layout(self.groups * ATOM_ROWS, self.shape[1])
         if not isinstance(array, Array):
             raise error("SML0334", what="set", wanted="a register array", given=type(array).__name__)
         if array.shape != wanted.shape:
@@ -150,7 +166,7 @@ class ScaleTile:
             raise error("SML0307", left=str(array.distribution), right=str(wanted))
         self._check_threads(trace)
         each = self.shape[1] // ATOM_FACTORS
-        for group in range(self.storage.groups):
+        for group in range(self.groups):
             some = array.raw[group * each : (group + 1) * each]
             self._store(Array(array.dtype, scale_layout(ATOM_ROWS, self.shape[1]), some, trace.region), group)
         self._written(trace)
@@ -189,9 +205,9 @@ class ScaleTile:
             raise error("SML0335", tile=self.storage.name)
         if not tensor.bulk:
             raise error("SML0343", tensor=tensor.name, alignment=tensor.facts.alignment)
-        box = (ATOM_BYTES // _WORD, self.storage.atoms, self.storage.groups)
+        box = (ATOM_BYTES // _WORD, self.storage.atoms, self.groups)
         spec = MapParameter(tensor.name, "u32", (2, 1, 0), box, "none", pack=_WORD)
-        slot.expect(self.storage.bytes)
+        slot.expect(self.groups * self.storage.atoms * ATOM_BYTES)
         fetch(self.address(), spec, [(0, [0, tile.origin[1], tile.origin[0]])], slot)
         current().note("copy", f"scales of {tensor.name}: TMA, already in atoms")
 
@@ -201,10 +217,13 @@ class ScaleTile:
         """Copy them to tensor memory by tcgen05.cp, in the thread that issues the products that use them.
 
         The columns are taken once: the tensor core keeps copies and products of a thread in order. Before, all
-        threads that wrote them must have met this one at a barrier. Errors: SML0700, SML0717.
+        threads that wrote them must have met this one at a barrier. Errors: SML0700, SML0715, SML0717.
         """
+        if allocation().group != (2 if self.pair else 1):
+            have, wanted = ("of the pair", "of one CTA") if self.pair else ("of one CTA", "of the pair (pair=True)")
+            raise error("SML0715", operand="scales", tile=self.storage.name, have=have, wanted=wanted)
         take([self.storage])
-        memory = ScaleMemory(self.storage, self.dtype, self.shape)
+        memory = ScaleMemory(self.storage, self.dtype, self.shape, self.group * ATOM_COLUMNS)
         memory.copy(self)
         return memory
 
@@ -273,13 +292,13 @@ class ScaleMemory:
         """Those of rows g*n to g*n + n - 1; n a multiple of 32. Errors: SML0720, SML0332."""
         size = self.shape[0]
         if n % COLUMN_ROWS:
-            raise error("SML0720", rows=n, nearest=-(-n // COLUMN_ROWS) * COLUMN_ROWS)
+            raise error("SML0720", rows=n, unit=COLUMN_ROWS, nearest=-(-n // COLUMN_ROWS) * COLUMN_ROWS)
         if n <= 0 or size % n or (isinstance(g, int) and not 0 <= g < size // n):
             raise error("SML0332", what="rows", part=n, whole=size, tile=self.name)
         return replace(self, shape=(n, self.shape[1]), start=self.start + g * (n // COLUMN_ROWS))
 
     def copy(self, source: ScaleTile) -> None:
-        """Issue the copies from a shared tile of the same storage. Errors: SML0717."""
+        """Issue the copies from the shared tile of which these are. Errors: SML0717."""
         from smalti.lang.tcgen05 import commit, issuing
 
         trace, storage, owner = current(), self.storage, allocation()
@@ -288,12 +307,12 @@ class ScaleMemory:
         if source.slot is not None:
             source.slot.completion = commit
         with issuing(trace):
-            for g in range(storage.groups):
+            for g in range(source.groups):
                 for a in range(storage.atoms):
                     place = source.address() + (g * storage.atoms + a) * ATOM_BYTES
-                    target = owner.base + (self.first + _column(storage, a) + g * ATOM_COLUMNS)
-                    trace.emit(opcode, Address(trace.read(target)), descriptor(place, constant))
-        trace.note("tcgen05.cp", f"{storage.groups * storage.atoms} x 32x128b.warpx4: {storage.name}")
+                    target = Address(trace.read(self.address(a, g * ATOM_ROWS)))
+                    trace.emit(opcode, target, descriptor(place, constant))
+        trace.note("tcgen05.cp", f"{source.groups * storage.atoms} x 32x128b.warpx4: {storage.name}")
 
     def address(self, atom: int, row: int = 0) -> Value:
         """Of the factors of atom `atom` from row `row` (a multiple of 32) on."""
@@ -332,10 +351,12 @@ def scale_layout(rows: int, factors: int) -> Distribution:
     return Distribution("scales", (rows, factors), ATOM_ROWS, factors, fragment)
 
 
-def scale_tile(shape: tuple[int, int], kind: DType | str = "ue8m0", *, name: str = "") -> ScaleTile:
+def scale_tile(shape: tuple[int, int], kind: DType | str = "ue8m0", *, pair: bool = False, name: str = "") -> ScaleTile:
     """Room in shared memory for `shape` (rows, factors) scales: rows of A or of B.T, one factor for each block of K.
 
-    kind: ue8m0 or ue4m3. Rows in multiples of 32 (of A: of 128), factors of 4. Errors: SML0729, SML0707.
+    kind   ue8m0 or ue4m3
+    pair   of a CTA pair: each CTA holds the scales of its own rows of A, and those of all columns of B
+    Rows in multiples of 32 (of A: of 128), factors of 4. Errors: SML0729, SML0707.
     """
     to = dtype(kind)
     if to.name not in FORMATS:
@@ -344,7 +365,7 @@ def scale_tile(shape: tuple[int, int], kind: DType | str = "ue8m0", *, name: str
     _check_shape(rows, factors, COLUMN_ROWS)
     unique = current().unique(name or "scales")
     storage = ScaleStorage(unique, -(-rows // ATOM_ROWS), factors // ATOM_FACTORS)
-    return ScaleTile(storage, (rows, factors), DTYPES[to.name])
+    return ScaleTile(storage, (rows, factors), DTYPES[to.name], pair=pair)
 
 
 def _check_shape(rows: int, factors: int, step: int) -> None:

@@ -242,7 +242,7 @@ class TensorMemory:
         that use it. On a pair each CTA copies its own tile of half the rows of every row tile.
 
         Asynchronous: later products of this thread follow it; others learn of it by `tcgen05.commit`.
-        Errors: SML0334, SML0330, SML0303, SML0709 rows that no copy spreads, SML0717.
+        Errors: SML0334, SML0330, SML0303, SML0709 rows that no copy spreads, SML0715 not the pair's, SML0717.
         """
         _copy(self, source)
 
@@ -352,6 +352,9 @@ def _copy(memory: TensorMemory, source: Any) -> None:
     trace, group = current(), memory.group
     if not isinstance(source, Shared):
         raise error("SML0334", what="copy", wanted="a shared tile", given=type(source).__name__)
+    if source.halves != (memory.tile if group == 2 else 0):
+        have, fits = (f"halves of {n} rows" if n else "whole" for n in (source.halves, memory.tile * (group - 1)))
+        raise error("SML0715", operand="copied", tile=source.storage.name, have=have, wanted=fits)
     wanted = (memory.shape[0] // group, memory.shape[1])
     if source.shape != wanted:
         raise error("SML0330", what="shared tile", have=source.shape, wanted=wanted)

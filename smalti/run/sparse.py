@@ -6,6 +6,7 @@ Which elements a chunk keeps: 2 of 4 for 8- and 16-bit types, 1 of 2 for tf32, 4
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -95,27 +96,28 @@ class Sparse:
         found: NDArray[np.uint8] = even[:, ::2] | even[:, 1::2] << 4
         return found
 
-    def words(self) -> NDArray[np.uint32]:
-        """Words [rows rounded up to 128, columns] as tensor memory holds them, for `sm.metadata_memory(...).copy`.
+    def words(self, tile: tuple[int, int] = (LANES, 1)) -> NDArray[np.uint32]:
+        """Words [rows, columns] as tensor memory holds them, for `sm.metadata_memory(...).copy`.
 
-        A row is a lane of a 128-row tile; columns are those of the instructions along K, rounded up to four. Rows and
-        chunks that do not exist have a legal code.
+        A row is a lane of a 128-row tile; columns are those of the instructions along K. Both go on with legal codes to
+        whole tiles: `tile` is the kernel's (rows, K before compression), at least 128 rows and four columns.
         """
         bits = _BITS[self.dtype]
         layout = tensor.metadata(LANES, bits)
         each, selectors = layout.inputs["chunk"], layout.inputs["selector"]
         columns = layout.extents["column"] // selectors  # of one instruction
-        (rows, chunks), instructions = self.codes.shape, -(-self.codes.shape[1] // each)
-        codes = np.full((-(-rows // LANES) * LANES, instructions * each), DEFAULT, np.uint32)
+        (rows, chunks), k = self.codes.shape, self.shape[1]
+        deep = 512 // bits  # K of one instruction (PTX ISA 9.7.16.2.1, table 39)
+        tall, long = math.lcm(tile[0], LANES), math.lcm(tile[1], COPY_COLUMNS // columns * deep)
+        instructions = -(-k // long) * long // deep
+        codes = np.full((-(-rows // tall) * tall, instructions * each), DEFAULT, np.uint32)
         codes[:rows, :chunks] = self.codes
         lane, column, bit = layout(row=np.arange(LANES)[:, None], chunk=np.arange(each)[None, :], selector=0, replica=0)
         place: Any = (slice(None), lane, column)
-        width = instructions * columns
-        out = np.zeros((len(codes) // LANES, LANES, -(-width // COPY_COLUMNS) * COPY_COLUMNS), np.uint32)
+        out = np.zeros((len(codes) // LANES, LANES, instructions * columns), np.uint32)
         for step in range(instructions):
             here = codes[:, step * each : (step + 1) * each].reshape(-1, LANES, each) << bit.astype(np.uint32)
             np.bitwise_or.at(out[..., step * columns :], place, here)
-        out[..., width:] = DEFAULT * 0x11111111
         return out.reshape(len(codes), -1)
 
 

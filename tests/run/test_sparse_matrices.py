@@ -55,7 +55,8 @@ def test_prune_and_compress(name):
 def test_words(name):
     """Every code found again where PTX's figures put it (M 128: 9.7.16.10.8, as CUTLASS has them)."""
     units, _, unit = CHUNK.get(name, (4, 2, 1))
-    k = 5 * 512 // {"tf32": 32, "f16": 16, "bf16": 16, "e2m1": 4}.get(name, 8)
+    deep = 512 // {"tf32": 32, "f16": 16, "bf16": 16, "e2m1": 4}.get(name, 8)
+    k = 5 * deep
     dtype = "tf32" if name == "tf32" else None
     found = sm.compress(sm.prune(matrix(name, 131, k), dtype), dtype)
     words = found.words()
@@ -70,8 +71,10 @@ def test_words(name):
             else:
                 lane, column, bit = m, 2 * step + c // 8, 4 * (c % 8)
             assert words[row // 128 * 128 + lane, column] >> bit & 15 == found.codes[row, chunk]
-    codes = {0b0100} if wide else {0x44444444}
-    assert set((words[:, -1] >> 0 & (15 if wide else 0xFFFFFFFF)).tolist()) == codes  # what does not exist is legal
+    assert {int(w) >> 4 * n & 15 for w in words[-1] for n in range(8)} == {0b0100}  # what does not exist is legal
+    larger = found.words((384, 3 * k))
+    assert larger.shape == (384, 60)  # lcm of 15 instructions and 4 columns
+    np.testing.assert_array_equal(larger[:256, : words.shape[1]], words)
 
 
 def test_packed():
