@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from datetime import date
 from typing import Any
 
 import ml_dtypes
@@ -32,7 +33,9 @@ def seconds(action: Callable[[], Any], repeat: int = 3) -> float:
 
 def child(code: str, **environment: str) -> float:
     """Seconds that a Python process prints."""
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ | environment)
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ | environment
+    )
     return float(out.stdout.split()[-1])
 
 
@@ -56,16 +59,23 @@ print(time.perf_counter() - t)
 """
 
 
+def show(what: str, value: float, bound: float) -> None:
+    print(f"{what:<46}{value:>9.3f} s   (at most {bound} s)", flush=True)
+
+
 def main() -> None:
     from smalti.ops.matmul import prepare
 
-    print(f"Python {platform.python_version()}, NumPy {np.__version__}, {os.cpu_count()} cores, {time.strftime('%Y-%m-%d')}")
-    show = lambda what, value, bound: print(f"{what:<46}{value:>9.3f} s   (at most {bound} s)", flush=True)  # noqa: E731
+    print(f"Python {platform.python_version()}, NumPy {np.__version__}, {os.cpu_count()} cores, {date.today()}")
     show("import smalti", statistics.median(child(IMPORT) for _ in range(5)), 0.3)
     with tempfile.TemporaryDirectory() as folder:
         fresh = [child(TRACE, SMALTI_CACHE=f"{folder}/{n}") for n in range(3)]
         show("trace of the Hopper matmul", statistics.median(fresh), 0.15)
-        show("the same from the disk cache", statistics.median(child(TRACE, SMALTI_CACHE=f"{folder}/0") for _ in range(3)), 0.01)
+        show(
+            "the same from the disk cache",
+            statistics.median(child(TRACE, SMALTI_CACHE=f"{folder}/0") for _ in range(3)),
+            0.01,
+        )
         show("trace and ptxas", statistics.median(child(ASSEMBLE, SMALTI_CACHE=f"{folder}/a{n}") for n in range(3)), 1)
     r = np.random.default_rng(0)
     for n, bound in ((512, 0.5), (1024, 3)):

@@ -74,7 +74,8 @@ def main(device: str = "cuda") -> None:
     for dtype, m, n, k in CASES:
         mine, peer = ours(dtype, m, n, k, device), cublas(dtype, m, n, k)
         work = 2 * m * n * k / 1e9
-        print(f"{dtype + f' {m}x{n}x{k}':<28}{mine * 1e3:>11.1f}{work / mine:>7.0f}{peer * 1e3:>11.1f}{work / peer:>7.0f}{peer / mine:>7.2f}")
+        name, ratio = f"{dtype} {m}x{n}x{k}", peer / mine
+        print(f"{name:<28}{mine * 1e3:>11.1f}{work / mine:>7.0f}{peer * 1e3:>11.1f}{work / peer:>7.0f}{ratio:>7.2f}")
 
 
 if __name__ == "__main__":

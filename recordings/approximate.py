@@ -20,7 +20,24 @@ from programs import _unary
 from smalti.run import run
 
 FILE = Path(__file__).with_name("approximate.json")
-LOW = [0, 1, 0x0FFF, 0x1000, 0x2AAA, 0x3FFF, 0x4000, 0x5555, 0x7FFF, 0x8000, 0x9249, 0xAAAA, 0xBFFF, 0xC001, 0xEEEE, 0xFFFF]
+LOW = [
+    0,
+    1,
+    0x0FFF,
+    0x1000,
+    0x2AAA,
+    0x3FFF,
+    0x4000,
+    0x5555,
+    0x7FFF,
+    0x8000,
+    0x9249,
+    0xAAAA,
+    0xBFFF,
+    0xC001,
+    0xEEEE,
+    0xFFFF,
+]
 FUNCTIONS: dict[str, Any] = {
     "ex2.approx.ftz.f32": np.exp2, "lg2.approx.f32": np.log2, "rcp.approx.f32": lambda x: 1 / x, "sqrt.approx.f32": np.sqrt,
     "rsqrt.approx.f32": lambda x: 1 / np.sqrt(x), "tanh.approx.f32": np.tanh, "sin.approx.f32": np.sin, "cos.approx.f32": np.cos,
@@ -48,13 +65,24 @@ def main(verb: str, device: str = "cuda") -> None:
             error = np.abs(got.astype(np.float64) - exact)[normal] / unit[normal]
         at = int(np.flatnonzero(normal)[error.argmax()])
         special = int((np.isnan(got) != np.isnan(rounded)).sum())
-        found[name] = {"inputs": int(normal.sum()), "ulp": round(float(error.max()), 3), "at": f"{int(inputs[at]):08x}", "nan_differs": special}
+        found[name] = {
+            "inputs": int(normal.sum()),
+            "ulp": round(float(error.max()), 3),
+            "at": f"{int(inputs[at]):08x}",
+            "nan_differs": special,
+        }
         print(f"{name:<22}{found[name]}")
     if verb == "write":
         from smalti.run.devices import device as find
 
         target = Path(sys.argv[3]) if len(sys.argv) > 3 else FILE
-        target.write_text(json.dumps({"format": 1, "device": find(device).name, "date": date.today().isoformat(), "functions": found}, indent=1) + "\n")
+        target.write_text(
+            json.dumps(
+                {"format": 1, "device": find(device).name, "date": date.today().isoformat(), "functions": found},
+                indent=1,
+            )
+            + "\n"
+        )
 
 
 if __name__ == "__main__":

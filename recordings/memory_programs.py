@@ -28,7 +28,9 @@ def descriptors() -> Iterator[Program]:
             encode_smem("sm_90a", BASE + start, lbo, sbo, base if swizzle != "none" else 0, swizzle)
             for start, lbo, sbo, base in chosen
         ]
-        yield _descriptor_program(f"descriptor {major}-major {swizzle}", np.array(codes, np.uint64), values, int(major == "MN"))
+        yield _descriptor_program(
+            f"descriptor {major}-major {swizzle}", np.array(codes, np.uint64), values, int(major == "MN")
+        )
 
 
 def _descriptor_program(name: str, codes: Any, values: Any, turned: int) -> Program:
@@ -38,16 +40,30 @@ def _descriptor_program(name: str, codes: Any, values: Any, turned: int) -> Prog
         a[k // 8, row // 8, row % 8, k % 8] = 0x3F80
     own = encode_smem("sm_90a", BASE + WINDOW, 1024, 128, 0, "none")
     lines = [HEADER, ".extern .shared .align 1024 .b8 smem[];"]
-    lines += [".visible .entry kernel(.param .u64 a, .param .u64 b, .param .u64 c, .param .u64 d)\n.reqntid 128, 1, 1\n{"]
+    lines += [
+        ".visible .entry kernel(.param .u64 a, .param .u64 b, .param .u64 c, .param .u64 d)\n.reqntid 128, 1, 1\n{"
+    ]
     lines += [".reg .b32 %r<12>; .reg .b64 %x<16>; .reg .f32 %f<8>; .reg .pred %p<2>;"]
     lines += ["mov.u32 %r0, %tid.x;", "mov.u32 %r1, %ctaid.x;", "mov.u32 %r2, smem;", "mad.lo.u32 %r3, %r0, 16, %r2;"]
     lines += ["ld.param.u64 %x0, [a];", "ld.param.u64 %x1, [b];", "ld.param.u64 %x2, [c];", "ld.param.u64 %x3, [d];"]
     lines += ["mad.wide.u32 %x4, %r0, 16, %x1;", "mad.wide.u32 %x5, %r0, 16, %x0;", "mad.wide.u32 %x6, %r1, 8, %x2;"]
     for at in range(0, WINDOW, 2048):
-        lines += [f"ld.global.v4.b32 {{%r4, %r5, %r6, %r7}}, [%x4+{at}];", f"st.shared.v4.b32 [%r3+{at}], {{%r4, %r5, %r6, %r7}};"]
-    lines += ["ld.global.v4.b32 {%r4, %r5, %r6, %r7}, [%x5];", f"st.shared.v4.b32 [%r3+{WINDOW}], {{%r4, %r5, %r6, %r7}};"]
+        lines += [
+            f"ld.global.v4.b32 {{%r4, %r5, %r6, %r7}}, [%x4+{at}];",
+            f"st.shared.v4.b32 [%r3+{at}], {{%r4, %r5, %r6, %r7}};",
+        ]
+    lines += [
+        "ld.global.v4.b32 {%r4, %r5, %r6, %r7}, [%x5];",
+        f"st.shared.v4.b32 [%r3+{WINDOW}], {{%r4, %r5, %r6, %r7}};",
+    ]
     acc = "{%f0, %f1, %f2, %f3, %f4, %f5, %f6, %f7}"
-    lines += ["ld.global.u64 %x7, [%x6];", "fence.proxy.async;", "bar.sync 0;", f"mov.u64 %x8, {own};", "setp.ne.u32 %p0, 0, 0;"]
+    lines += [
+        "ld.global.u64 %x7, [%x6];",
+        "fence.proxy.async;",
+        "bar.sync 0;",
+        f"mov.u64 %x8, {own};",
+        "setp.ne.u32 %p0, 0, 0;",
+    ]
     lines += [f"mov.f32 %f{i}, 0f00000000;" for i in range(8)]
     lines += ["wgmma.fence.sync.aligned;",
               f"wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {acc}, %x8, %x7, %p0, 1, 1, 0, {turned};",
@@ -60,7 +76,9 @@ def _descriptor_program(name: str, codes: Any, values: Any, turned: int) -> Prog
         "c": Buffer("c", "u8", (len(codes) * 8,), data=codes.view(np.uint8)),
         "d": Buffer("d", "u32", (len(codes) * 1024,), output=True),
     }
-    launch = Launch("kernel", (len(codes), 1, 1), (128, 1, 1), tuple(Pointer(p) for p in "abcd"), buffers, shared=WINDOW + 2048)
+    launch = Launch(
+        "kernel", (len(codes), 1, 1), (128, 1, 1), tuple(Pointer(p) for p in "abcd"), buffers, shared=WINDOW + 2048
+    )
     return Program(name, "descriptors", "\n".join(lines), launch)
 
 
@@ -79,7 +97,11 @@ def loads() -> Iterator[Program]:
     for (kind, swizzle, box), fill in itertools.product(cases, ("zero", "nan")):
         if fill == "nan" and kind.startswith("u"):
             continue
-        bits = int("".join(c for c in kind if c.isdigit()).replace("19", "32") or 32) if kind not in ("bf16", "tf32") else {"bf16": 16, "tf32": 32}[kind]
+        bits = (
+            int("".join(c for c in kind if c.isdigit()).replace("19", "32") or 32)
+            if kind not in ("bf16", "tf32")
+            else {"bf16": 16, "tf32": 32}[kind]
+        )
         size = bits // 8
         columns = 160 // size
         step = 16 // size
@@ -91,9 +113,17 @@ def loads() -> Iterator[Program]:
 def _load_program(name: str, made: TensorMap, places: list[tuple[int, int]], size: int) -> Program:
     source = raw(name, SIDE * 160, 8)
     lines = [HEADER, ".extern .shared .align 1024 .b8 smem[];"]
-    lines += [".visible .entry kernel(.param .align 64 .b8 map[128], .param .u64 c, .param .u64 d)\n.reqntid 128, 1, 1\n{"]
+    lines += [
+        ".visible .entry kernel(.param .align 64 .b8 map[128], .param .u64 c, .param .u64 d)\n.reqntid 128, 1, 1\n{"
+    ]
     lines += [".reg .b32 %r<12>; .reg .b64 %x<10>; .reg .pred %p<3>;", "mov.u32 %r0, %tid.x;", "mov.u32 %r1, %ctaid.x;"]
-    lines += ["mov.u32 %r2, smem;", "ld.param.u64 %x0, [c];", "ld.param.u64 %x1, [d];", "mov.b64 %x2, map;", "cvta.param.u64 %x3, %x2;"]
+    lines += [
+        "mov.u32 %r2, smem;",
+        "ld.param.u64 %x0, [c];",
+        "ld.param.u64 %x1, [d];",
+        "mov.b64 %x2, map;",
+        "cvta.param.u64 %x3, %x2;",
+    ]
     lines += ["mad.lo.u32 %r3, %r0, 4, %r2;", "mov.u32 %r4, 0xA5A5A5A5;"]
     lines += [f"st.shared.u32 [%r3+{at}], %r4;" for at in range(0, SHARED, 512)]
     lines += ["setp.eq.u32 %p0, %r0, 0;", f"add.u32 %r5, %r2, {SHARED};", "@%p0 mbarrier.init.shared::cta.b64 [%r5], 1;",
@@ -111,7 +141,14 @@ def _load_program(name: str, made: TensorMap, places: list[tuple[int, int]], siz
         "c": Buffer("c", "u8", (coordinates.nbytes,), data=coordinates.view(np.uint8).reshape(-1)),
         "d": Buffer("d", "u32", (len(places) * SHARED // 4,), output=True),
     }
-    launch = Launch("kernel", (len(places), 1, 1), (128, 1, 1), (MapOf("s", made), Pointer("c"), Pointer("d")), buffers, shared=SHARED + 16)
+    launch = Launch(
+        "kernel",
+        (len(places), 1, 1),
+        (128, 1, 1),
+        (MapOf("s", made), Pointer("c"), Pointer("d")),
+        buffers,
+        shared=SHARED + 16,
+    )
     return Program(name, "tma load", "\n".join(lines), launch)
 
 
@@ -128,7 +165,11 @@ def stores() -> Iterator[Program]:
 
 def _store_program(name: str, made: TensorMap, op: str, x: int, y: int, size: int) -> Program:
     data, before = raw(name, 512, 8), raw(name + "before", 720 + 80, 8)
-    verb = f"cp.reduce.async.bulk.tensor.2d.global.shared::cta.{op}.tile.bulk_group" if op else "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group"
+    verb = (
+        f"cp.reduce.async.bulk.tensor.2d.global.shared::cta.{op}.tile.bulk_group"
+        if op
+        else "cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group"
+    )
     text = f"""{HEADER}.visible .entry kernel(.param .align 64 .b8 map[128], .param .u64 a)
 .reqntid 128, 1, 1
 {{
@@ -155,7 +196,9 @@ ret;
 }}
 """
     buffers = {"a": Buffer("a", "u8", (512,), data=data), "d": Buffer("d", "u32", (200,), data=before, output=True)}
-    return Program(name, "tma store", text, Launch("kernel", (1, 1, 1), (128, 1, 1), (MapOf("d", made), Pointer("a")), buffers))
+    return Program(
+        name, "tma store", text, Launch("kernel", (1, 1, 1), (128, 1, 1), (MapOf("d", made), Pointer("a")), buffers)
+    )
 
 
 # -- barriers and warps ----------------------------------------------------------------------------------
@@ -172,7 +215,9 @@ def barriers() -> Iterator[Program]:
     ]  # fmt: skip
     for count in range(len(steps) + 1):
         # only the high word of a returned state is state (h200: the low word holds what it likes)
-        body = "\n".join(f"{s}\nshr.u64 %x4, %x4, 32;\nst.global.b64 [%x0+{16 + 8 * n}], %x4;" for n, s in enumerate(steps[:count]))
+        body = "\n".join(
+            f"{s}\nshr.u64 %x4, %x4, 32;\nst.global.b64 [%x0+{16 + 8 * n}], %x4;" for n, s in enumerate(steps[:count])
+        )
         text = f"""{HEADER}.visible .entry kernel(.param .u64 d)
 {{
 .shared .align 8 .b64 bar;
@@ -196,7 +241,12 @@ ret;
 }}
 """
         buffers = {"d": Buffer("d", "u32", (32,), data=np.zeros(128, np.uint8), output=True)}
-        yield Program(f"mbarrier after {count} operations", "mbarrier", text, Launch("kernel", (1, 1, 1), (1, 1, 1), (Pointer("d"),), buffers))
+        yield Program(
+            f"mbarrier after {count} operations",
+            "mbarrier",
+            text,
+            Launch("kernel", (1, 1, 1), (1, 1, 1), (Pointer("d"),), buffers),
+        )
 
 
 def warps() -> Iterator[Program]:
@@ -230,8 +280,13 @@ st.global.b32 [%x3], %r4;
 ret;
 }}
 """
-        buffers = {"a": Buffer("a", "u8", (16384,), data=inputs.view(np.uint8)), "d": Buffer("d", "u32", (4096,), output=True)}
-        yield Program(name, "warp", text, Launch("kernel", (16, 1, 1), (256, 1, 1), (Pointer("a"), Pointer("d")), buffers))
+        buffers = {
+            "a": Buffer("a", "u8", (16384,), data=inputs.view(np.uint8)),
+            "d": Buffer("d", "u32", (4096,), output=True),
+        }
+        yield Program(
+            name, "warp", text, Launch("kernel", (16, 1, 1), (256, 1, 1), (Pointer("a"), Pointer("d")), buffers)
+        )
 
 
 def programs() -> list[Program]:

@@ -18,8 +18,29 @@ Bits = np.ndarray[Any, np.dtype[Any]]
 HEADER = ".version 8.7\n.target sm_90a\n.address_size 64\n"
 CTAS = 96
 # exponent field: (position, width, bias); mantissa below, sign above
-FIELDS = {"f16": (10, 5, 15), "bf16": (7, 8, 127), "tf32": (23, 8, 127), "f32": (23, 8, 127), "e4m3": (3, 4, 7), "e5m2": (2, 5, 15)}
-WIDTH = {"f16": 16, "bf16": 16, "tf32": 32, "f32": 32, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8, "s32": 32, "b1": 8, "s4": 8, "u4": 8, "f64": 64}
+FIELDS = {
+    "f16": (10, 5, 15),
+    "bf16": (7, 8, 127),
+    "tf32": (23, 8, 127),
+    "f32": (23, 8, 127),
+    "e4m3": (3, 4, 7),
+    "e5m2": (2, 5, 15),
+}
+WIDTH = {
+    "f16": 16,
+    "bf16": 16,
+    "tf32": 32,
+    "f32": 32,
+    "e4m3": 8,
+    "e5m2": 8,
+    "s8": 8,
+    "u8": 8,
+    "s32": 32,
+    "b1": 8,
+    "s4": 8,
+    "u4": 8,
+    "f64": 64,
+}
 FAMILIES = ("bits", "window", "few", "small", "zeros", "special")
 
 
@@ -50,7 +71,13 @@ def operand(seed: str, count: int, fmt: str, family: str) -> Bits:
     field = one((1 << size) - 1 << at)
     chance = raw(seed + "chance", count, 8)
     spread = raw(seed + "exponent", count, 8).astype(np.int64)
-    low, span = {"window": (bias - 4, 9), "few": (bias - 2, 5), "small": (0, 2), "zeros": (0, 1), "special": (bias - 3, 7)}[family]
+    low, span = {
+        "window": (bias - 4, 9),
+        "few": (bias - 2, 5),
+        "small": (0, 2),
+        "zeros": (0, 1),
+        "special": (bias - 3, 7),
+    }[family]
     exponent = np.clip(low + spread % span, 0, (1 << size) - 2).astype(bits.dtype)
     bits = (bits & ~field) | (exponent << one(at))
     if family == "few":
@@ -66,37 +93,84 @@ def operand(seed: str, count: int, fmt: str, family: str) -> Bits:
 # -- wgmma -----------------------------------------------------------------------------------------------
 
 
-def _wgmma(name: str, spelling: str, a: str, b: str, d: str, n: int, sparse: bool, registers: bool, tail: str, families: tuple[str, ...]) -> Program:
+def _wgmma(
+    name: str,
+    spelling: str,
+    a: str,
+    b: str,
+    d: str,
+    n: int,
+    sparse: bool,
+    registers: bool,
+    tail: str,
+    families: tuple[str, ...],
+) -> Program:
     """One wgmma a CTA: A and B are images of shared memory without swizzle, C and D fragments."""
     size_b, size_a = n * (64 if sparse else 32), 64 * 32
     regs = n // 2 if d in ("f32", "s32") else n // 4
     kind = "f" if d == "f32" else "r"
     each = CTAS // len(families)
-    make = lambda what, count, fmt: np.concatenate([operand(f"{name}{what}{f}", count * each, fmt, f).view(np.uint8) for f in families])  # noqa: E731
+
+    def make(what: str, count: int, fmt: str) -> Bits:
+        return np.concatenate([operand(f"{name}{what}{f}", count * each, fmt, f).view(np.uint8) for f in families])
+
     ctas = each * len(families)
     bytes_a, bytes_b = make("a", size_a * 8 // WIDTH[a], a), make("b", size_b * 8 // WIDTH[b], b)
     c = make("c", regs * 128 * (1 if WIDTH.get(d) == 32 else 2), d)
     meta = raw(name + "meta", 128 * ctas, 32)
     words_a, words_b = size_a // 4, size_b // 4
-    lines = [HEADER, ".visible .entry kernel(.param .u64 a, .param .u64 b, .param .u64 c, .param .u64 e, .param .u64 d)\n.reqntid 128, 1, 1\n{"]
-    lines += [f".reg .b32 %{kind}acc<{regs}>;" if kind == "r" else f".reg .f32 %{kind}acc<{regs}>;", ".reg .b32 %t<24>;", ".reg .b64 %x<16>;", ".reg .pred %p<3>;"]
-    lines += [f".shared .align 1024 .b8 smem[{size_a + size_b}];", "mov.u32 %t0, %tid.x;", "mov.u32 %t1, %ctaid.x;", "mov.u32 %t2, smem;"]
+    lines = [
+        HEADER,
+        ".visible .entry kernel(.param .u64 a, .param .u64 b, .param .u64 c, .param .u64 e, .param .u64 d)\n.reqntid 128, 1, 1\n{",
+    ]
+    lines += [
+        f".reg .b32 %{kind}acc<{regs}>;" if kind == "r" else f".reg .f32 %{kind}acc<{regs}>;",
+        ".reg .b32 %t<24>;",
+        ".reg .b64 %x<16>;",
+        ".reg .pred %p<3>;",
+    ]
+    lines += [
+        f".shared .align 1024 .b8 smem[{size_a + size_b}];",
+        "mov.u32 %t0, %tid.x;",
+        "mov.u32 %t1, %ctaid.x;",
+        "mov.u32 %t2, smem;",
+    ]
     for n_, p in enumerate("abced"):
         lines.append(f"ld.param.u64 %x{n_}, [{p}];")
     for source, words, at in ((0, words_a, 0), (1, words_b, size_a)):
-        lines += [f"mad.lo.u32 %t3, %t1, {words}, %t0;", f"mad.wide.u32 %x8, %t3, 4, %x{source};", f"mad.lo.u32 %t4, %t0, 4, %t2;"]
-        lines += [f"ld.global.u32 %t5, [%x8+{512 * i}];\nst.shared.u32 [%t4+{at + 512 * i}], %t5;" for i in range(words // 128)]
-    lines += [f"mad.lo.u32 %t3, %t1, {regs * 128}, %t0;", "mad.wide.u32 %x9, %t3, 4, %x2;", "mad.wide.u32 %x10, %t3, 4, %x4;"]
+        lines += [
+            f"mad.lo.u32 %t3, %t1, {words}, %t0;",
+            f"mad.wide.u32 %x8, %t3, 4, %x{source};",
+            "mad.lo.u32 %t4, %t0, 4, %t2;",
+        ]
+        lines += [
+            f"ld.global.u32 %t5, [%x8+{512 * i}];\nst.shared.u32 [%t4+{at + 512 * i}], %t5;"
+            for i in range(words // 128)
+        ]
+    lines += [
+        f"mad.lo.u32 %t3, %t1, {regs * 128}, %t0;",
+        "mad.wide.u32 %x9, %t3, 4, %x2;",
+        "mad.wide.u32 %x10, %t3, 4, %x4;",
+    ]
     ld = "f32" if kind == "f" else "b32"
     lines += [f"ld.global.{ld} %{kind}acc{i}, [%x9+{512 * i}];" for i in range(regs)]
     lines += ["mad.lo.u32 %t3, %t1, 128, %t0;", "mad.wide.u32 %x11, %t3, 4, %x3;", "ld.global.u32 %t6, [%x11];"]
     if registers:
-        lines += ["mad.lo.u32 %t3, %t1, 512, %t0;", "mad.wide.u32 %x8, %t3, 4, %x0;", *[f"ld.global.u32 %t{10 + i}, [%x8+{512 * i}];" for i in range(4)]]
+        lines += [
+            "mad.lo.u32 %t3, %t1, 512, %t0;",
+            "mad.wide.u32 %x8, %t3, 4, %x0;",
+            *[f"ld.global.u32 %t{10 + i}, [%x8+{512 * i}];" for i in range(4)],
+        ]
     lines += ["fence.proxy.async;", "bar.sync 0;"]
     # no swizzle, K-major: LBO between 16-byte columns of K, SBO between groups of 8 rows
     for reg, at, rows in ((12, 0, 64), (13, size_a, n)):
         constant = (rows * 16 >> 4) << 16 | (128 >> 4) << 32
-        lines += [f"add.u32 %t7, %t2, {at};", "bfe.u32 %t7, %t7, 4, 14;", f"cvt.u64.u32 %x{reg}, %t7;", f"or.b64 %x{reg}, %x{reg}, {constant};"]
+        lines += [
+            f"add.u32 %t7, %t2, {at};",
+            "bfe.u32 %t7, %t7, 4, 14;",
+            f"cvt.u64.u32 %x{reg}, %t7;",
+            f"or.b64 %x{reg}, %x{reg}, {constant};",
+        ]
     acc = "{" + ", ".join(f"%{kind}acc{i}" for i in range(regs)) + "}"
     a_text = "{%t10, %t11, %t12, %t13}" if registers else "%x12"
     metadata = ", %t6, 0" if sparse else ""
@@ -110,7 +184,12 @@ def _wgmma(name: str, spelling: str, a: str, b: str, d: str, n: int, sparse: boo
         "d": Buffer("d", "u32", (ctas * regs * 128,), output=True),
     }  # fmt: skip
     params = tuple(Pointer(p) for p in "abced")
-    return Program(name, "wgmma.sp" if sparse else "wgmma", "\n".join(lines), Launch("kernel", (ctas, 1, 1), (128, 1, 1), params, buffers))
+    return Program(
+        name,
+        "wgmma.sp" if sparse else "wgmma",
+        "\n".join(lines),
+        Launch("kernel", (ctas, 1, 1), (128, 1, 1), params, buffers),
+    )
 
 
 def wgmma() -> Iterator[Program]:
@@ -126,7 +205,9 @@ def wgmma() -> Iterator[Program]:
                 for extra in ("", ".satfinite") if not floats else ("",):
                     depth = k * 2 if sparse else k
                     n = 16
-                    spelling = f"wgmma.mma_async{'.sp' if sparse else ''}.sync.aligned.m64n{n}k{depth}{extra}.{d}.{a}.{b}"
+                    spelling = (
+                        f"wgmma.mma_async{'.sp' if sparse else ''}.sync.aligned.m64n{n}k{depth}{extra}.{d}.{a}.{b}"
+                    )
                     turns = ", 0, 0" if WIDTH[a] == 16 and not registers else ", 0" if WIDTH[a] == 16 else ""
                     tail = f"%p1, 1, 1{turns}" if floats else "%p1"
                     name = f"{spelling}{' A in registers' if registers else ''}"
@@ -162,26 +243,56 @@ def mma() -> Iterator[Program]:
         parts = {}
         for what, regs, fmt in (("a", na, a), ("b", nb, b), ("c", nc, c)):
             count = regs * 32 * each * 32 // WIDTH[fmt] if fmt in FIELDS else regs * 32 * each * 4
-            parts[what] = np.concatenate([operand(f"{spelling}{what}{f}", count, fmt if fmt in FIELDS else "s8", f).view(np.uint8) for f in families])
+            parts[what] = np.concatenate(
+                [
+                    operand(f"{spelling}{what}{f}", count, fmt if fmt in FIELDS else "s8", f).view(np.uint8)
+                    for f in families
+                ]
+            )
         lines = [HEADER, ".visible .entry kernel(.param .u64 a, .param .u64 b, .param .u64 c, .param .u64 d)\n{"]
-        lines += [".reg .b32 %r<40>;", ".reg .f32 %f<8>;", ".reg .b64 %x<10>;", "mov.u32 %r0, %tid.x;", "mov.u32 %r1, %ctaid.x;"]
+        lines += [
+            ".reg .b32 %r<40>;",
+            ".reg .f32 %f<8>;",
+            ".reg .b64 %x<10>;",
+            "mov.u32 %r0, %tid.x;",
+            "mov.u32 %r1, %ctaid.x;",
+        ]
         acc = "f" if d == "f32" else "r"
         first = {"a": 10, "b": 16, "c": 20, "d": 30}
         for n, (p, regs) in enumerate((("a", na), ("b", nb), ("c", nc), ("d", nd))):
-            lines += [f"ld.param.u64 %x{n}, [{p}];", f"mad.lo.u32 %r2, %r1, {regs * 32}, %r0;", f"mad.wide.u32 %x{n + 4}, %r2, 4, %x{n};"]
+            lines += [
+                f"ld.param.u64 %x{n}, [{p}];",
+                f"mad.lo.u32 %r2, %r1, {regs * 32}, %r0;",
+                f"mad.wide.u32 %x{n + 4}, %r2, 4, %x{n};",
+            ]
             if p in "ab":
                 lines += [f"ld.global.b32 %r{first[p] + i}, [%x{n + 4}+{128 * i}];" for i in range(regs)]
             elif p == "c":
-                lines += [f"ld.global.{'f32' if acc == 'f' else 'b32'} %{acc}{i if acc == 'f' else 20 + i}, [%x{n + 4}+{128 * i}];" for i in range(regs)]
-        group = lambda letter, start, count: "{" + ", ".join(f"%{letter}{start + i}" for i in range(count)) + "}"  # noqa: E731
+                lines += [
+                    f"ld.global.{'f32' if acc == 'f' else 'b32'} %{acc}{i if acc == 'f' else 20 + i}, [%x{n + 4}+{128 * i}];"
+                    for i in range(regs)
+                ]
+
+        def group(letter: str, start: int, count: int) -> str:
+            return "{" + ", ".join(f"%{letter}{start + i}" for i in range(count)) + "}"
+
         start_c, start_d = (0, 4) if acc == "f" else (20, 30)
-        lines += [f"{spelling} {group(acc, start_d, nd)}, {group('r', 10, na)}, {group('r', 16, nb)}, {group(acc, start_c, nc)};"]
-        lines += [f"st.global.{'f32' if acc == 'f' else 'b32'} [%x7+{128 * i}], %{acc}{start_d + i};" for i in range(nd)]
+        lines += [
+            f"{spelling} {group(acc, start_d, nd)}, {group('r', 10, na)}, {group('r', 16, nb)}, {group(acc, start_c, nc)};"
+        ]
+        lines += [
+            f"st.global.{'f32' if acc == 'f' else 'b32'} [%x7+{128 * i}], %{acc}{start_d + i};" for i in range(nd)
+        ]
         lines += ["ret;", "}"]
         ctas = each * len(families)
         buffers = {p: Buffer(p, "u8", v.shape, data=v) for p, v in parts.items()}
         buffers["d"] = Buffer("d", "u32", (ctas * nd * 32,), output=True)
-        yield Program(spelling, "mma.sync", "\n".join(lines), Launch("kernel", (ctas, 1, 1), (32, 1, 1), tuple(Pointer(p) for p in "abcd"), buffers))
+        yield Program(
+            spelling,
+            "mma.sync",
+            "\n".join(lines),
+            Launch("kernel", (ctas, 1, 1), (32, 1, 1), tuple(Pointer(p) for p in "abcd"), buffers),
+        )
 
 
 # -- cvt and one-operand functions -----------------------------------------------------------------------
@@ -199,7 +310,7 @@ def cvt() -> Iterator[Program]:
     top = np.arange(65536, dtype=np.uint32) << 16
     inputs = np.concatenate([top | low for low in (0, 1, 0x1000, 0x7FFF, 0x8000, 0x8001)])
     for spelling in _CVT:
-        to, source = spelling.split(".")[-2:]
+        to, _ = spelling.split(".")[-2:]
         out = {"f16": "b16", "bf16": "b16", "s16": "b16", "u16": "b16"}.get(to, "b32")
         widen = "cvt.u32.u16 %r4, %h0;" if out == "b16" else "mov.b32 %r4, %r3;"
         target = "%h0" if out == "b16" else "%r3"
@@ -236,8 +347,13 @@ st.global.b32 [%x3], %r4;
 ret;
 }}
 """
-    buffers = {"a": Buffer("a", "u8", (count * 4,), data=inputs.view(np.uint8)), "d": Buffer("d", "u32", (count,), output=True)}
-    return Program(name, group, text, Launch("kernel", (count // 1024, 1, 1), (1024, 1, 1), (Pointer("a"), Pointer("d")), buffers))
+    buffers = {
+        "a": Buffer("a", "u8", (count * 4,), data=inputs.view(np.uint8)),
+        "d": Buffer("d", "u32", (count,), output=True),
+    }
+    return Program(
+        name, group, text, Launch("kernel", (count // 1024, 1, 1), (1024, 1, 1), (Pointer("a"), Pointer("d")), buffers)
+    )
 
 
 def programs() -> list[Program]:

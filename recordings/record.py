@@ -35,7 +35,12 @@ def answer(program: Program, device: str) -> dict[str, Any]:
     d = run(program.ptx, program.launch, device, checks=False).outputs["d"]
     step = max(len(d) // SAMPLE, 1)
     sample = [f"{int(x):08x}" for x in d[::step][:SAMPLE]]
-    return {"group": program.group, "words": len(d), "sha256": hashlib.sha256(d.tobytes()).hexdigest(), "sample": sample}
+    return {
+        "group": program.group,
+        "words": len(d),
+        "sha256": hashlib.sha256(d.tobytes()).hexdigest(),
+        "sample": sample,
+    }
 
 
 def main(verb: str, device: str = "cuda") -> None:
@@ -61,7 +66,9 @@ def main(verb: str, device: str = "cuda") -> None:
     differing = [n for n in found if n in known and known[n]["sha256"] != found[n]["sha256"]]
     for n in differing:
         print(f"differs: {n}: recorded {known[n]['sample']}, now {found[n]['sample']}")
-    print(f"{len(found) - len(differing)} of {len(found)} as recorded; {len(set(known) - set(found))} recorded ones not run")
+    print(
+        f"{len(found) - len(differing)} of {len(found)} as recorded; {len(set(known) - set(found))} recorded ones not run"
+    )
     raise SystemExit(bool(differing or failed))
 
 

@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
+import smalti as sm
 from smalti.errors import SmaltiError
+from smalti.lang.call import launch_of
 from smalti.ptx.module import Block, Immediate, Instruction, Module
 from smalti.ptx.parse import parse
 from smalti.run.execute import run
@@ -19,7 +21,8 @@ from smalti.run.launch import Launch
 
 # Families whose deletion must be noticed. What is not here computes values: deleting it is not a mistake of ordering.
 SYNCHRONISATION = (
-    "fence.", "wgmma.fence", "wgmma.commit_group", "wgmma.wait_group", "cp.async.bulk.commit_group", "cp.async.bulk.wait_group",
+    "fence.", "wgmma.fence", "wgmma.commit_group", "wgmma.wait_group", "cp.async.bulk.commit_group",
+    "cp.async.bulk.wait_group",
     "mbarrier.init", "mbarrier.arrive", "mbarrier.expect_tx", "mbarrier.try_wait", "bar.sync", "bar.warp.sync",
     "barrier.cluster", "tcgen05.fence", "tcgen05.wait", "tcgen05.commit", "tcgen05.dealloc", "setmaxnreg",
     "tcgen05.relinquish",
@@ -48,7 +51,9 @@ def deletions(text: str) -> Iterator[Mutant]:
         assert isinstance(found, Instruction)
         if found.opcode.startswith("mbarrier.try_wait"):
             done = Immediate(0)
-            block.statements[index] = Instruction("setp.eq.u32", (found.operands[0], done, done), found.guard, found.loc)
+            block.statements[index] = Instruction(
+                "setp.eq.u32", (found.operands[0], done, done), found.guard, found.loc
+            )
         else:
             del block.statements[index]
         yield Mutant(f"without {found.opcode}", place, str(found.loc), module)
@@ -118,7 +123,7 @@ def _find(module: Module, place: int) -> tuple[Block, int]:
 
 
 def outcome(module: Module, launch: Launch, wanted: np.ndarray, arch: str, seeds: tuple[int | None, ...]) -> str:
-    """"reported: CODE", "changed", or "survived"."""
+    """ "reported: CODE", "changed", or "survived"."""
     for seed in seeds:
         try:
             result = run(module, launch, f"virtual:{arch}", seed=seed)
@@ -128,3 +133,38 @@ def outcome(module: Module, launch: Launch, wanted: np.ndarray, arch: str, seeds
         if got.tobytes() != wanted.tobytes():
             return "changed"
     return "survived"
+
+
+# -- the kernels, in their smallest shapes that use every part of them ------------------------------------
+
+
+def hopper() -> tuple[Any, Any, str]:
+    """Six tiles that one CTA works through, three steps of K, ragged edges, D leaving in two parts."""
+    from smalti.ops.matmul_hopper_host import prepare
+    from smalti.run.dtypes import from_bits
+
+    r = np.random.default_rng(1)
+    a, b = (
+        from_bits((r.integers(-3, 4, s).astype(np.float32).view(np.uint32) >> 16).astype(np.uint16), "bf16")
+        for s in ((136, 136), (136, 80))
+    )
+    p = prepare(a, b, dtype="f32", options={"tile": (64, 32, 64), "stages": 2, "parts": 2})
+    traced, launch, _ = launch_of(p.kernel, p.arrays, "virtual:sm_90a", p.read_as, {"d": p.result, **p.options})
+    return traced, replace(launch, grid=(1, 1, 1)), "sm_90a"
+
+
+def blackwell() -> tuple[Any, Any, str]:
+    from smalti.ops.matmul_blackwell_host import prepare
+
+    r = np.random.default_rng(2)
+    a, b = (
+        r.integers(-3, 4, s).astype(np.float32) * np.exp2(r.integers(-3, 4, s[:1] + (1,))).astype(np.float32)
+        for s in ((130, 416), (40, 416))
+    )
+    options = {"tile": (128, 32, 128), "stages": 2}
+    p = prepare(sm.quantize(a, "mxfp8"), sm.quantize(np.ascontiguousarray(b.T), "mxfp8", axis=0), options=options)
+    traced, launch, _ = launch_of(p.kernel, p._arrays(), "virtual:sm_100a", {}, {"d": p.result, **p.options})
+    return traced, launch, "sm_100a"
+
+
+KERNELS = {"hopper": hopper, "blackwell": blackwell}
