@@ -1,4 +1,4 @@
-"""Every fence, wait, arrival and commit of the two matmul kernels matters: deleted, it is reported or changes the result.
+"""Every fence, wait, arrival and commit of both matmul kernels matters: deleted, it is reported or changes the result.
 
 Those that may be deleted without notice are listed with the reason why the mutant is equivalent.
 """
