@@ -108,13 +108,15 @@ def main() -> None:
     right = sum(_top(find(traceback_of(r), [old]), 1, r) for r in both)
     share("traceback of the other release -> right entry, top 1", right, len(both), "97 %")
     texts = [r for r in sample if r["message"]]
-    third = wrong = 0
+    third = wrong = worded = 0
     for record in texts:
         answer = find(traceback_of(record, frames=False), [new])
         third += _top(answer, 3, record)
+        worded += record["message"] in [m.page.message for m in answer.matches[:3]]
         single = [m for m in answer.matches if m.certainty == "sure"]
         wrong += len(single) == 1 and single[0].page.kind == "raise" and single[0].page.id != record["id"]
     share("message and type only -> right one in the top 3", third, len(texts), "95 %")
+    share("  right wording in the top 3 (one text, several places)", worded, len(texts), "")
     share("message and type only -> one certain answer, and wrong", wrong, len(texts), "0")
 
     old_keys = {(r["type"], skeleton(r["message"])) for r in old.all() if r["kind"] == "raise" and r["message"]}
@@ -130,9 +132,8 @@ def main() -> None:
         find(traceback_of(record), stores)
         times.append(time.perf_counter() - start)
     times.sort()
-    print(
-        f"answer with {len(stores)} indexes: median {times[len(times) // 2]:.3f} s, slowest {times[-1]:.3f} s   bar 0.3 s"
-    )
+    median, slowest = times[len(times) // 2], times[-1]
+    print(f"answer with {len(stores)} indexes: median {median:.3f} s, slowest {slowest:.3f} s   bar 0.3 s")
 
 
 def _top(answer: Any, most: int, record: dict[str, Any]) -> bool:

@@ -41,13 +41,17 @@ def key(tree: ast.AST) -> str:
     """Text with versions; kept on the node, which nobody changes after it is made."""
     text = tree.__dict__.get("_key")
     if text is None:
-        text = tree.__dict__["_key"] = ast.unparse(tree)
+        try:
+            text = ast.unparse(tree)
+        except (ValueError, RecursionError):  # a string that this Python cannot write: equal to nothing but itself
+            text = f"(…{id(tree)})"
+        tree.__dict__["_key"] = text
     return str(text)
 
 
 def show(tree: ast.AST) -> str:
     """Text without versions."""
-    return _VERSION.sub("", key(tree))
+    return re.sub(r"\(…\d+\)", "(…)", _VERSION.sub("", key(tree)))
 
 
 def rebuilt(node: Any, change: Callable[[Any], Any]) -> Any:
@@ -147,7 +151,7 @@ class View:
                 return marked(node.id) or node
             if isinstance(node, ast.NamedExpr):
                 return change(node.value)
-            if isinstance(node, ast.Attribute) and self.attributes and (new := marked(ast.unparse(node))):
+            if isinstance(node, ast.Attribute) and self.attributes and (new := marked(key(node))):
                 return new
             return rebuilt(node, change)
 
