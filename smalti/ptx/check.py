@@ -40,9 +40,21 @@ def operand_problems(i: Instruction, form: Form) -> Iterator[SmaltiError]:
     for spec, operand in pairs:
         if isinstance(operand, Vector):
             yield from _vector_problems(i, form, spec, operand)
-        items = operand.items if isinstance(operand, Vector) else (operand,)
-        for item in items:
-            yield from _item_problems(i, form, spec, item)
+            for item in _kinds(operand):
+                yield from _item_problems(i, form, spec, item)
+        else:
+            yield from _item_problems(i, form, spec, operand)
+
+
+def _kinds(v: Vector) -> Iterator[Operand]:
+    """The items of a vector, of registers only the first of each type: accumulators are long."""
+    seen = set()
+    for item in v.items:
+        if isinstance(item, Register):
+            if item.type in seen:
+                continue
+            seen.add(item.type)
+        yield item
 
 
 def need_problems(i: Instruction, form: Form, target: str, version: tuple[int, int]) -> Iterator[SmaltiError]:

@@ -6,7 +6,6 @@ asynchronous ones, which are read later than they are issued. Every kernel gives
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from smalti.ptx.finish import registers_of
@@ -58,10 +57,9 @@ def _tidy(function: Function, body: Block) -> None:
     if not code.instructions:
         return
     replaced = code.shared_and_copied()
-    if replaced:
-        for i in code.instructions:
-            code.substitute(i, replaced)
-    dead = _dead(_Code(body))
+    for at in sorted({at for r in replaced for at in code.uses.get(r, ())}):
+        code.substitute(at, replaced)
+    dead = _dead(code)
     if dead:
         _remove(body, dead)
 
@@ -173,21 +171,31 @@ class _Code:
     # -- registers --
 
     def _note_registers(self) -> None:
+        self.reads: list[list[Register]] = []
         for at, (i, form) in enumerate(zip(self.instructions, self.forms, strict=True)):
-            if i.guard is not None:
-                self.uses.setdefault(i.guard.register, []).append(at)
+            self.reads.append(self._read_by(at))
+            for r in self.reads[at]:
+                self.uses.setdefault(r, []).append(at)
             if form is None or not self.pairs[at]:
-                for o in i.operands:  # unknown: may read and write everything
-                    for r in registers_of(o):
-                        self._write(r, at, plain=False)
-                        self.uses.setdefault(r, []).append(at)
+                for r in self.reads[at]:  # unknown: may write everything
+                    self._write(r, at, plain=False)
                 continue
             for spec, operand in self.pairs[at]:
-                for r in registers_of(operand):
-                    if spec.role in ("out", "inout"):
-                        self._write(r, at, plain=spec.role == "out" and i.guard is None)
-                    if spec.role != "out":
-                        self.uses.setdefault(r, []).append(at)
+                if spec.role in ("out", "inout"):
+                    plain = spec.role == "out" and i.guard is None
+                    for r in registers_of(operand):
+                        self._write(r, at, plain)
+
+    def _read_by(self, at: int) -> list[Register]:
+        """Registers that an instruction reads, its guard among them; of an unknown one, all."""
+        i = self.instructions[at]
+        found = [] if i.guard is None else [i.guard.register]
+        if self.forms[at] is None or not self.pairs[at]:
+            return found + [r for o in i.operands for r in registers_of(o)]
+        for spec, operand in self.pairs[at]:
+            if spec.role != "out":
+                found += [operand] if isinstance(operand, Register) else registers_of(operand)
+        return found
 
     def _write(self, r: Register, at: int, plain: bool) -> None:
         known = self.definitions.get(r)
@@ -246,15 +254,28 @@ class _Code:
                 computed[key] = result
         return replaced
 
-    def substitute(self, i: Instruction, replaced: dict[Register, Register]) -> None:
+    def substitute(self, at: int, replaced: dict[Register, Register]) -> None:
         """Reads the replacement instead, except in asynchronous instructions and where its type does not fit."""
-        form = TABLE.find(i.opcode, i.operands)
+        i, form, pairs = self.instructions[at], self.forms[at], self.pairs[at]
         if i.guard is not None and i.guard.register in replaced:
             i.guard = Guard(replaced[i.guard.register], i.guard.negated)
-        pairs = form.pairs(i.operands) if form is not None else None
-        if form is None or not pairs or form.row.asynchronous:
-            return
+        if form is not None and pairs and not form.row.asynchronous:
+            i.operands = self._substituted(i, form, pairs, replaced)
+            self.pairs[at] = form.pairs(i.operands) or []
+        for r in self.reads[at]:
+            if at in self.uses[r]:
+                self.uses[r].remove(at)
+        self.reads[at] = self._read_by(at)
+        for r in self.reads[at]:
+            self.uses.setdefault(r, []).append(at)
 
+    def _substituted(
+        self,
+        i: Instruction,
+        form: Form,
+        pairs: list[tuple[OperandSpec, Operand]],
+        replaced: dict[Register, Register],
+    ) -> tuple[Operand, ...]:
         def change(o: Operand, type_: str, wider: bool) -> Operand:
             if isinstance(o, Register):
                 new = replaced.get(o)
@@ -284,7 +305,7 @@ class _Code:
                 changed.append(o)
             else:
                 changed.append(change(o, "*" if spec.role == "address" else form.type_of(spec), spec.wider))
-        i.operands = tuple(changed)
+        return tuple(changed)
 
 
 def _meet(a: int, b: int, dominator: list[int], rank: dict[int, int]) -> int:
@@ -325,21 +346,11 @@ def _dead(code: _Code) -> set[int]:
         if not results or any(readers.get(r) for r in results):
             continue
         dead.add(at)
-        for r in _read_by(code, at):
-            if at in readers.get(r, ()):
-                readers[r].discard(at)
-                if not readers[r]:
-                    work += _writers(code, r)
+        for r in code.reads[at]:
+            readers[r].discard(at)
+            if not readers[r]:
+                work += _writers(code, r)
     return {id(code.instructions[at]) for at in dead}
-
-
-def _read_by(code: _Code, at: int) -> Iterator[Register]:
-    i = code.instructions[at]
-    if i.guard is not None:
-        yield i.guard.register
-    for spec, o in code.pairs[at]:
-        if spec.role != "out":
-            yield from registers_of(o)
 
 
 def _writers(code: _Code, r: Register) -> list[int]:

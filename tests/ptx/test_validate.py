@@ -391,7 +391,7 @@ def test_operand_types_agree_with_the_assembler(target, name):
             continue
         for opcode, mods in spellings(row, 8)[:2]:
             form = Form(row, mods)
-            base = operands.fill(form, next(form.lists()), True)
+            base = operands.fill(form, form.lists()[0], True)
             i = Instruction(opcode, base)
             if list(check.need_problems(i, form, target, (9, 4))):
                 continue

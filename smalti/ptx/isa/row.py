@@ -7,7 +7,7 @@ GPU's coverage test all read it. Nothing here executes or prints.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Literal
@@ -225,7 +225,7 @@ _DERIVED: Mapping[str, Callable[[str], str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Form:
     """A row with its modifiers chosen: the meaning of one spelling."""
 
@@ -244,6 +244,17 @@ class Form:
 
     def type_of(self, spec: OperandSpec) -> str:
         """The PTX type of an operand, of an address its state space; "*" where any will do."""
+        return self._facts[id(spec)][0]
+
+    def count_of(self, spec: OperandSpec) -> int | None:
+        """Registers in an operand's braces: 0 for a scalar, None for any number."""
+        return self._facts[id(spec)][1]
+
+    @cached_property
+    def _facts(self) -> dict[int, tuple[str, int | None]]:
+        return {id(s): (self._type(s), self._count(s)) for one in self.row.lists for s in one}
+
+    def _type(self, spec: OperandSpec) -> str:
         t = spec.type
         if t.endswith(")"):
             rule, slot = t[:-1].split("(")
@@ -252,32 +263,37 @@ class Form:
             return self.mods.get(t, "")
         return t
 
-    def count_of(self, spec: OperandSpec) -> int | None:
-        """Registers in an operand's braces: 0 for a scalar, None for any number."""
+    def _count(self, spec: OperandSpec) -> int | None:
         if not spec.vector:
             return 0
         if spec.count in self.row.counts:
-            return self.row.counts[spec.count](self.mods)
+            return self.row.counts[spec.count](self.mods) if not spec.when or spec.when in self.mods else 0
         if spec.count in self.row.slots:
             token = self.mods.get(spec.count, "")
             return int("".join(c for c in token if c.isdigit()) or 0)
         return int(spec.count) if spec.count else None
 
-    def lists(self) -> Iterator[tuple[OperandSpec, ...]]:
+    @cached_property
+    def _lists(self) -> tuple[tuple[OperandSpec, ...], ...]:
+        return tuple(tuple(s for s in one if not s.when or s.when in self.mods) for one in self.row.lists)
+
+    def lists(self) -> tuple[tuple[OperandSpec, ...], ...]:
         """The operand lists, without operands whose modifier was not chosen."""
-        for one in self.row.lists:
-            yield tuple(s for s in one if not s.when or s.when in self.mods)
+        return self._lists
 
     def pairs(self, operands: Sequence[Operand]) -> list[tuple[OperandSpec, Operand]] | None:
         """Each operand with its specification, or None if the number or kinds do not fit.
 
         A `d|p` gives two; braces around a scalar are taken off.
         """
-        fitting = [found for specs in self.lists() if (found := self._pairs(specs, 0, operands, 0)) is not None]
-        for found in fitting[:-1]:
-            if all(self._predicates_agree(spec, operand) for spec, operand in found):
-                return found
-        return fitting[-1] if fitting else None
+        last = None
+        for specs in self._lists:
+            found = self._pairs(specs, 0, operands, 0)
+            if found is not None:
+                if len(self._lists) == 1 or all(self._predicates_agree(spec, operand) for spec, operand in found):
+                    return found
+                last = found
+        return last
 
     def _predicates_agree(self, spec: OperandSpec, operand: Operand) -> bool:
         if isinstance(operand, Not):
@@ -292,25 +308,36 @@ class Form:
     def _pairs(
         self, specs: tuple[OperandSpec, ...], s: int, operands: Sequence[Operand], o: int
     ) -> list[tuple[OperandSpec, Operand]] | None:
-        if s == len(specs):
-            return [] if o == len(operands) else None
-        spec = specs[s]
-        has_pair = s + 1 < len(specs) and specs[s + 1].pair
-        after = s + 2 if has_pair else s + 1
-        if o < len(operands):
-            operand = operands[o]
-            head: list[tuple[OperandSpec, Operand]] | None = None
-            if isinstance(operand, Pair):
-                if has_pair:
-                    head = [(spec, operand.first), (specs[s + 1], operand.second)]
-            elif (not has_pair or specs[s + 1].optional) and self._kind_fits(spec, operand):
-                single = spec.vector and isinstance(operand, Vector) and self.count_of(spec) == 0
-                head = [(spec, operand.items[0] if single and isinstance(operand, Vector) else operand)]
-            if head is not None:
-                rest = self._pairs(specs, after, operands, o + 1)
-                if rest is not None:
-                    return head + rest
-        return self._pairs(specs, after, operands, o) if spec.optional else None
+        """From spec `s` and operand `o` on; goes back only where something optional was there or not."""
+        made: list[tuple[OperandSpec, Operand]] = []
+        while s < len(specs):
+            spec = specs[s]
+            has_pair = s + 1 < len(specs) and specs[s + 1].pair
+            after = s + 2 if has_pair else s + 1
+            head = self._one(spec, specs[s + 1] if has_pair else None, operands[o]) if o < len(operands) else None
+            if spec.optional:
+                if head is not None:
+                    rest = self._pairs(specs, after, operands, o + 1)
+                    if rest is not None:
+                        return made + head + rest
+            elif head is None:
+                return None
+            else:
+                made += head
+                o += 1
+            s = after
+        return made if o == len(operands) else None
+
+    def _one(
+        self, spec: OperandSpec, second: OperandSpec | None, operand: Operand
+    ) -> list[tuple[OperandSpec, Operand]] | None:
+        if isinstance(operand, Pair):
+            return [(spec, operand.first), (second, operand.second)] if second is not None else None
+        if (second is not None and not second.optional) or not self._kind_fits(spec, operand):
+            return None
+        if spec.vector and isinstance(operand, Vector) and self.count_of(spec) == 0:
+            operand = operand.items[0]
+        return [(spec, operand)]
 
     def _kind_fits(self, spec: OperandSpec, operand: Operand) -> bool:
         if spec.list:
