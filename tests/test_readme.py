@@ -1,6 +1,7 @@
 """The README is true: its kernel runs, and its two commands are the ones that exist."""
 
 import re
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import numpy as np
@@ -25,3 +26,11 @@ def test_kernel(tmp_path, monkeypatch, capsys):
 def test_links():
     for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", README):
         assert (Path(__file__).parents[1] / target).exists(), target
+
+
+def test_truth_page_is_what_its_script_makes():
+    root = Path(__file__).parents[1]
+    spec = spec_from_file_location("truth", root / "tools" / "truth.py")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert (root / "docs" / "truth.md").read_text(encoding="utf-8") == module.page()
