@@ -78,6 +78,7 @@ class Checks:
     def leaving(self, cta: CTA) -> None:
         """The last thread of a CTA has left: nothing may still use its memory."""
         exits.check(self.machine, cta, self.report)
+        self.races.at_end(cta)
 
     def finish(self) -> None:
         """The grid is done."""

@@ -1,6 +1,7 @@
 """Rules: two agents touch the same byte, one of them writes, and nothing orders them (SML0930); they are ordered, but
 the proxy fence between generic and async accesses is missing (SML0931); lanes of one instruction store different
-values to one address (SML0934). Sources: PTX 8.7, 8.10, 9.7.13.4; 9.7.9.12.
+values to one address (SML0934); a CTA ends while others use its shared memory (SML0933 operations, SML0936 peers).
+Sources: PTX 8.7, 8.10, 9.7.9.12, 9.7.13.4; CUDA C++ programming guide, distributed shared memory.
 
 A warp is one agent: lanes of a warp are not told apart. Two unordered writes of the same value are let pass unless
 checks are strict: correct kernels replicate data that way.
@@ -21,13 +22,14 @@ from smalti.vgpu.warp import WARP
 
 if TYPE_CHECKING:
     from smalti.vgpu.clocks import Clock
-    from smalti.vgpu.machine import Cluster
+    from smalti.vgpu.machine import CTA, Cluster
     from smalti.vgpu.memory import Segment
 
 Offsets = npt.NDArray[np.int64]
 UNIT = 16
 STORAGE = 32  # a segment's storage starts at a multiple of this many bytes of its address
 OPERATION = -1  # as `agent`: an asynchronous operation
+NOBODY = -2
 Report = Callable[[SmaltiError], None]
 Views = tuple[Ids, Ids]  # last writes, sets of reads
 
@@ -104,6 +106,7 @@ class Races:
         """Accesses of `width` bytes at aligned offsets; `lanes` tells the warps apart; `values` are those stored."""
         if not len(offsets):
             return
+        self._alive(agent, segment)
         views = shadow_of(segment).views(width)
         index = segment.index(offsets, width) if width > 1 else offsets + lead(segment)
         if lanes is None:
@@ -119,21 +122,18 @@ class Races:
         else:
             self._several(agent, views, Where(segment, index, width, values), lanes // WARP, writes, strong)
 
-    def span(
-        self, agent: Any, segment: Segment, start: int, stop: int, *, writes: bool, strong: bool = False
-    ) -> None:
+    def span(self, agent: Any, segment: Segment, start: int, stop: int, *, writes: bool, strong: bool = False) -> None:
         """The bytes from `start` to `stop` − 1, by an asynchronous operation."""
         first, last = start + lead(segment), stop + lead(segment)
         edge = first | last
         width = UNIT if edge % UNIT == 0 else edge & -edge
         if start < stop:
+            self._alive(agent, segment)
             views = shadow_of(segment).views(width)
             where = Where(segment, slice(first // width, last // width), width, None)
             self._one(self._operation(agent), views, where, writes, strong)
 
-    def units(
-        self, agent: Any, segment: Segment, units: Offsets, *, writes: bool, strong: bool = False
-    ) -> None:
+    def units(self, agent: Any, segment: Segment, units: Offsets, *, writes: bool, strong: bool = False) -> None:
         """16-byte units (byte offset / 16), by an asynchronous operation."""
         odd = segment.address % UNIT
         if odd:
@@ -141,10 +141,44 @@ class Races:
             offsets = (units[:, None] * UNIT + np.arange(0, UNIT, width)).ravel()
             self.access(agent, segment, offsets, width, None, writes=writes, strong=strong)
             return
+        self._alive(agent, segment)
         if lead(segment):
             units = units + lead(segment) // UNIT
         views = shadow_of(segment).views(UNIT)
         self._one(self._operation(agent), views, Where(segment, units, UNIT, None), writes, strong)
+
+    def _alive(self, agent: Any, segment: Segment) -> None:
+        """Shared memory of a peer exists as long as the peer."""
+        owner = segment.owner
+        if owner is not None and owner is not agent.cta and owner.exited.all():
+            self._report(
+                error("SML0936", at=agent.loc, cta=owner.name, other=agent.who(), what=owner.describe(segment.low))
+            )
+
+    def at_end(self, cta: CTA) -> None:
+        """All threads of a CTA have left: whoever touched its shared memory must be known to be through with it."""
+        shadow = cta.shared.shadow
+        if shadow is None:
+            return
+        known = cta.warps[0].clock.copy()
+        for warp in cta.warps[1:]:
+            known.join(warp.clock)
+        first, count = cta.warps[0].agent, len(cta.warps)
+        writes, reads = shadow.views(shadow.grain)
+        touched = {n for n in distinct(writes) if n}
+        touched.update(n for s in distinct(reads) for n in self._history.members(s))
+        nobody = Actor(cta.cluster.index, NOBODY, 0, known, False, str, None)
+        for n in sorted(touched):
+            epoch = self._history.epoch(n)
+            if first <= epoch.agent < first + count or ordered(epoch, nobody):
+                continue
+            if epoch.agent == OPERATION:
+                self._report(error("SML0933", at=epoch.loc, cta=cta.name, other=epoch.who))
+            else:
+                where = Where(cta.shared, slice(0, len(writes)), shadow.grain, None)
+                sets = [s for s in distinct(reads) if n in self._history.members(s)]
+                at = (writes == n) | np.isin(reads, sets)
+                self._report(error("SML0936", at=epoch.loc, cta=cta.name, other=epoch.who, what=where.name(at)))
 
     def forget(self, cluster: Cluster) -> None:
         """A cluster is over: its shared memory is gone."""

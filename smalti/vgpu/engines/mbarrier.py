@@ -203,6 +203,9 @@ def find(agent: Agent, cta: CTA, space: str, address: int, operation: str) -> Mb
     if found is None:
         raise error("SML0902", at=agent.loc, operation=operation, what=owner.describe(offset), who=agent.who())
     found.seen_by(agent)
+    checks = cta.machine.checks
+    if checks is not None and owner.exited.all():
+        checks.report(error("SML0936", at=agent.loc, cta=owner.name, other=agent.who(), what=found.name))
     return found
 
 
