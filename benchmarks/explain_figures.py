@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from smalti.explain.find import find
+from smalti.explain.search import find
 from smalti.explain.store import Store
 from smalti.explain.template import skeleton
 

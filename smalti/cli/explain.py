@@ -25,7 +25,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from smalti.explain import show, store
-    from smalti.explain.find import find
+    from smalti.explain.search import find
 
     stores = store.opened(args.index)
     answer = find(_question(args.what), stores)

@@ -20,7 +20,7 @@ def find(exc_or_text: Any) -> Answer:
     Errors: SML0001 for a code that never existed, SML1204 for a damaged index.
     """
     from smalti.explain import store
-    from smalti.explain.find import find as search
+    from smalti.explain.search import find as search
 
     stores = store.opened()
     try:

@@ -19,8 +19,8 @@ from starlette.routing import Route
 
 from smalti.errors import SmaltiError
 from smalti.explain import families, openapi, pages, shipped
-from smalti.explain.find import find, page_of
 from smalti.explain.record import Page
+from smalti.explain.search import find, page_of
 from smalti.explain.site import IDENTIFIER, asset
 from smalti.explain.store import Store
 from smalti.explain.template import words

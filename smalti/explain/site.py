@@ -11,8 +11,8 @@ from pathlib import Path
 
 from smalti.errors import error
 from smalti.explain import openapi, pages, shipped
-from smalti.explain.find import page_of
 from smalti.explain.record import Page
+from smalti.explain.search import page_of
 from smalti.explain.store import Store
 from smalti.explain.template import skeleton, words
 

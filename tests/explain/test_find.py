@@ -11,7 +11,7 @@ from test_reading import PLAIN
 from smalti.cli import main
 from smalti.errors import error
 from smalti.explain import families, shipped
-from smalti.explain.find import find
+from smalti.explain.search import find
 from smalti.explain.template import fit, skeleton, weight
 
 
