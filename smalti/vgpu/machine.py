@@ -14,9 +14,10 @@ import numpy.typing as npt
 
 from smalti.errors import error
 from smalti.ptx.module import Module
+from smalti.vgpu import definedness
 from smalti.vgpu.divergence import DONE, Divergence, JoinWait
 from smalti.vgpu.engines import AsyncOp
-from smalti.vgpu.execute import HANDLES_UNDEFINED, OWN_GUARD, build
+from smalti.vgpu.execute import HANDLES_UNDEFINED, OWN_GUARD, Context, build
 from smalti.vgpu.launch import DEVICES, LaunchConfig, VirtualDevice
 from smalti.vgpu.memory import Memory, make_segment
 from smalti.vgpu.program import Program, Step, prepare
@@ -94,6 +95,7 @@ class CTA:
         self.taint: Bools = np.zeros((len(machine.program.widths), self.threads_padded), np.bool_)
         self.taint[list(machine.program.uninitialised)] = ~self.exited
         self.undefined: dict[int, Bools] = {n: self.taint[n] for n in machine.program.uninitialised}
+        self.unknown: dict[int, Any] = {}  # which of their bits are undefined, where it is not all (see definedness)
         self.undefined_bits = sum(1 << n for n in self.undefined)  # the keys of `undefined` as a bit set
         self.tainted = 0  # counts writes of undefined values to registers
         self.shared = make_segment(
@@ -134,8 +136,12 @@ class CTA:
             row[lo:hi] = value
         else:
             np.copyto(row[lo:hi], value, where=mask)
+        if number in self.unknown:
+            known = self.unknown[number][lo:hi]
+            known[slice(None) if mask is None else mask] = np.iinfo(known.dtype).max
         if not row.any():
             del table[number]
+            self.unknown.pop(number, None)
             self.undefined_bits &= ~(1 << number)
             if not table:
                 self.refresh()
@@ -215,6 +221,7 @@ class Machine(Symbols, Divergence):
             self.operations[pc] = self._joining(self.operations[pc])
         self.clusters: list[Cluster] = []  # running
         self.pending: list[AsyncOp] = []
+        self._rules: dict[int, definedness.Rule | None] = {}
         self._unborn = self._origins()
         self._total = 0
         self._finished = 0
@@ -405,20 +412,32 @@ class Machine(Symbols, Divergence):
                 self._must_be_defined(g, step, n, active)
         own = name in HANDLES_UNDEFINED or name in OWN_GUARD
         flags: Bools | None = None
-        if not own:
+        rule = self._rule(step) if any(n in g.cta.undefined for n in step.reads) else None
+        found = rule(g) if rule is not None else None
+        if not own and found is None:
             for n in step.reads:
                 part = g.undefined(n)
                 if part is not None:
                     flags = part.copy() if flags is None else flags | part
         result = self.operations[pc](g)
-        if not own and step.writes and not isinstance(result, Wait):
+        if (found is not None or not own) and step.writes and not isinstance(result, Wait):
             g.mask = active if not active.all() else mask
             try:
-                for n in step.writes:
-                    g.set_undefined(n, flags)
+                if found is not None:
+                    for n, row in found:
+                        definedness.put(g, n, row)
+                else:
+                    for n in step.writes:
+                        g.set_undefined(n, flags)
             finally:
                 g.mask = mask
         return result
+
+    def _rule(self, step: Step) -> definedness.Rule | None:
+        """What is known of an instruction's results when operands are undefined."""
+        if step.pc not in self._rules:
+            self._rules[step.pc] = definedness.rule(Context(self, self.program), step)
+        return self._rules[step.pc]
 
     def _must_be_defined(self, g: Gang, step: Step, n: int, active: Bools) -> None:
         part = g.undefined(n)

@@ -411,6 +411,15 @@ class Memory:
                 undefined[which] = bad
         return out, undefined
 
+    def undefined_bytes(self, agent: Agent, cta: CTA, space: str, addresses: npt.NDArray[Any], width: int) -> Bools:
+        """Which of the bytes [n, width] at the addresses are undefined. No access: no check is told."""
+        out = np.zeros((len(addresses), width), np.bool_)
+        for segment, offsets, which in self.resolve(agent, cta, space, addresses, width):
+            bad = segment.undefined_in(offsets, width, 1)
+            if bad is not None:
+                out[slice(None) if which is None else which] = bad.reshape(-1, width)
+        return out
+
     def store(
         self, agent: Agent, cta: CTA, space: str, addresses: npt.NDArray[Any], width: int,
         values: npt.NDArray[Any], lanes: npt.NDArray[np.intp] | None = None, undefined: Bools | None = None,
@@ -535,7 +544,7 @@ class NoChecks:
     """Race checks switched off; also the list of what checks are told.
 
     Offsets are bytes; `lanes` thread numbers in the CTA, None for an asynchronous operation; `order` as in Memory.load,
-    or "allocated" for the address that tcgen05.alloc writes: known compilers let TMA overwrite it without a proxy fence.
+    or "allocated" for the address that tcgen05.alloc writes: compilers let TMA overwrite it without a proxy fence.
     Units are 16-byte pieces (byte offset / 16) that an asynchronous operation touches.
     """
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from smalti.ptx.module import Address, Immediate, Operand, Register, Sink, Variable, Vector, type_bits
+from smalti.vgpu import definedness
 from smalti.vgpu.execute import SIGNED, UNSIGNED, Context, Operation, Result, Source, executor, spread
 from smalti.vgpu.execute.lanes import destination, direct, general, nothing, register_of, write
 from smalti.vgpu.machine import PollWait
@@ -135,6 +136,17 @@ class Items:
             out = out[:, 0]
         return out if g.mask is None else out[g.mask]
 
+    def bytes(self, g: Gang, values: Array) -> tuple[Array, Bools]:
+        """The values as bytes [n, width], and which of them are undefined."""
+        dtype = UNSIGNED[self.bits]
+        known = [definedness.bits(g, n) if n is not None else None for n in self.numbers]
+        none = np.zeros(g.width, dtype)
+        words = np.stack([none if k is None else k.astype(dtype) for k in known], axis=1)
+        if g.mask is not None:
+            words = words[g.mask]
+        raw = np.ascontiguousarray(values).reshape(len(words), -1).view(np.uint8)
+        return raw, words.view(np.uint8) != 0
+
 
 # -- ld, st ------------------------------------------------------------------------------------------------
 
@@ -160,9 +172,24 @@ def load(context: Context, step: Step) -> Operation:
         at = active_addresses(g, address)
         values, bad = memory.load(g, g.cta, space, at, width, g.lanes(), order, item)
         read_back(g, numbers, values, bad, signed)
+        if bad is not None and 1 < item <= 8:
+            _in_part(g, numbers, memory.undefined_bytes(g, g.cta, space, at, width), item, signed)
         return polled(g, values) if strong else None
 
     return run
+
+
+def _in_part(g: Gang, numbers: list[int | None], bad: Bools, item: int, signed: Any) -> None:
+    """Which bits of loaded items are undefined, by the bytes [n, width] that are."""
+    words = np.where(bad, 0xFF, 0).astype(np.uint8).view(UNSIGNED[8 * item])
+    for i, n in enumerate(numbers):
+        if n is not None:
+            column = words[:, i]
+            if signed is not None:
+                column = column.view(signed).astype(SIGNED[64]).view(np.uint64)
+            row = np.zeros(g.width, g.bank.u[n].dtype)
+            row[slice(None) if g.mask is None else g.mask] = column.astype(row.dtype)
+            definedness.put(g, n, row)
 
 
 def _parameter(context: Context, operand: Operand, width: int) -> Array | None:
@@ -203,7 +230,10 @@ def store(context: Context, step: Step) -> Operation:
 
     def run(g: Gang) -> None:
         at = active_addresses(g, address)
-        memory.store(g, g.cta, space, at, width, items.values(g), g.lanes(), items.undefined(g), order)
+        values, bad = items.values(g), items.undefined(g)
+        if bad is not None and g.cta.unknown and items.bits < 128:
+            values, bad = items.bytes(g, values)
+        memory.store(g, g.cta, space, at, width, values, g.lanes(), bad, order)
 
     return run
 
