@@ -217,6 +217,8 @@ def wgmma() -> Iterator[Program]:
             spelling = f"wgmma.mma_async.sync.aligned.m64n16k{k}.{d}.{a}.{b}"
             yield _wgmma(spelling + " negated A", spelling, a, b, d, 16, False, False, f"%p1, -1, 1{turns}", FAMILIES)
             yield _wgmma(spelling + " scale-d false", spelling, a, b, d, 16, False, False, f"0, 1, 1{turns}", FAMILIES)
+    spelling = "wgmma.mma_async.sync.aligned.m64n16k256.s32.b1.b1.and.popc"
+    yield _wgmma(spelling, spelling, "b1", "b1", "s32", 16, False, False, "%p1", ("bits",))
 
 
 # -- mma.sync --------------------------------------------------------------------------------------------
@@ -230,6 +232,7 @@ _MMA = [
     *[("m16n8k32", d, a, b, d, 4 if d == "f32" else 2, 4, 2, 4 if d == "f32" else 2) for a in ("e4m3", "e5m2") for b in ("e4m3", "e5m2") for d in ("f32", "f16")],
     *[("m16n8k32", "s32", a, b, "s32", 4, 4, 2, 4) for a in ("s8", "u8") for b in ("s8", "u8")],
     ("m16n8k16", "s32", "s8", "s8", "s32", 4, 2, 1, 4),
+    ("m16n8k256", "s32", "b1", "b1", "s32", 4, 4, 2, 4),
     ("m16n8k64", "s32", "s4", "s4", "s32", 4, 4, 2, 4), ("m16n8k32", "s32", "u4", "s4", "s32", 4, 2, 1, 4),
 ]  # fmt: skip
 
@@ -239,7 +242,7 @@ def mma() -> Iterator[Program]:
         families = FAMILIES if d != "s32" else ("bits",)
         warps = 120
         each = warps // len(families)
-        spelling = f"mma.sync.aligned.{shape}.row.col.{d}.{a}.{b}.{c}"
+        spelling = f"mma.sync.aligned.{shape}.row.col.{d}.{a}.{b}.{c}" + (".xor.popc" if a == "b1" else "")
         parts = {}
         for what, regs, fmt in (("a", na, a), ("b", nb, b), ("c", nc, c)):
             count = regs * 32 * each * 32 // WIDTH[fmt] if fmt in FIELDS else regs * 32 * each * 4
