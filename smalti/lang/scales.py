@@ -18,13 +18,13 @@ from smalti.lang.distribution import Distribution
 from smalti.lang.dtypes import DTYPES, DType, dtype
 from smalti.lang.parameters import MapParameter
 from smalti.lang.plan import Buffer
-from smalti.lang.tensor_memory import COLUMNS, allocation
+from smalti.lang.tensor_memory import COLUMNS, allocation, cell
 from smalti.lang.threads import thread_of_warpgroup
 from smalti.lang.trace import Trace, current
 from smalti.lang.values import Scalar, Value, as_value, fresh
 from smalti.layout.descriptors import encode_smem
 from smalti.layout.linear import Layout
-from smalti.ptx.module import Address, Variable
+from smalti.ptx.module import Variable
 
 __all__ = ["ScaleMemory", "ScaleTile", "scale_layout", "scale_tile", "scales_name"]
 
@@ -310,7 +310,7 @@ class ScaleMemory:
             for g in range(source.groups):
                 for a in range(storage.atoms):
                     place = source.address() + (g * storage.atoms + a) * ATOM_BYTES
-                    target = Address(trace.read(self.address(a, g * ATOM_ROWS)))
+                    target = cell(self.address(a, g * ATOM_ROWS))
                     trace.emit(opcode, target, descriptor(place, constant))
         trace.note("tcgen05.cp", f"{source.groups * storage.atoms} x 32x128b.warpx4: {storage.name}")
 

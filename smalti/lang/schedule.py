@@ -26,8 +26,8 @@ GROUP = 8  # tile rows that are finished before the next ones begin
 class Persistent:
     """A loop over tiles (i, j) of a matrix, shared out among as many CTAs as fit the device; usable in every role."""
 
-    def __init__(self, tiles: Tiles, group: int) -> None:
-        self.tiles, self.group = tiles, group
+    def __init__(self, tiles: Tiles, group: int, pair: bool) -> None:
+        self.tiles, self.group, self.pair = tiles, group, pair
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
         check_loop()
@@ -37,13 +37,14 @@ class Persistent:
         trace = current()
         size = math.prod(trace.cluster)
         rows, columns = self.tiles.shape[-2:]
-        rows = cdiv(rows, size)  # of clusters, whose CTAs take neighbouring rows of tiles
+        tall = 1 if self.pair else size  # rows of tiles that the CTAs of a cluster take
+        rows = cdiv(rows, tall)
         first, step = block_index(), grid_size()
         if size > 1:
             first, step = first // size, step // size
         for t in Range(first, rows * columns, step)._run():
             i, j = raster(t, rows, columns, self.group)
-            yield (i * size + cluster_rank() if size > 1 else i), j
+            yield (i * tall + cluster_rank() if tall > 1 else i), j
 
 
 def raster(t: Any, rows: Any, columns: Any, group: int) -> tuple[Any, Any]:
@@ -56,21 +57,22 @@ def raster(t: Any, rows: Any, columns: Any, group: int) -> tuple[Any, Any]:
     return g * group + (inside - j * height), j
 
 
-def persistent(tiles: Tiles, *, group: int = GROUP) -> Persistent:
+def persistent(tiles: Tiles, *, group: int = GROUP, pair: bool = False) -> Persistent:
     """`for i, j in sm.persistent(D)`: all tiles of D, in bands of `group` rows so that operands stay in L2.
 
     The grid is as many CTAs as the device has multiprocessors, at most one a tile. In a cluster, its CTAs take
-    neighbouring rows of tiles. Errors: SML0304 if the grid is already set otherwise.
+    neighbouring rows of tiles; with `pair` the two CTAs of a pair share each tile. Errors: SML0304 if the grid is
+    already set otherwise.
     """
     trace = current()
     size = math.prod(trace.cluster)
     *_, rows, columns = tiles.counts()
-    clusters = grid.times(grid.cdiv(rows, size) if size > 1 else rows, columns)
+    clusters = grid.times(rows if pair or size == 1 else grid.cdiv(rows, size), columns)
     sms: grid.Expression = grid.SMS if size == 1 else ["//", grid.SMS, size]
     launch_grid(grid.times(grid.least(sms, clusters), size))
     if not isinstance(group, int) or group < 1:
         raise error("SML0304", what="group of sm.persistent", value=str(group), wanted="a positive Python int")
-    return Persistent(tiles, group)
+    return Persistent(tiles, group, pair)
 
 
 def block_tile(tiles: Tiles, *, pair: bool = False) -> tuple[Scalar, Scalar]:

@@ -18,14 +18,14 @@ from smalti.lang.metadata import MetadataMemory
 from smalti.lang.scaled import Scaled, ScalesInTensorMemory
 from smalti.lang.scales import ScaleMemory, scale_layout
 from smalti.lang.shared import Shared
-from smalti.lang.tensor_memory import LANES, TensorMemory, allocation
+from smalti.lang.tensor_memory import LANES, TensorMemory, allocation, cell
 from smalti.lang.threads import elected
 from smalti.lang.trace import Trace, current
 from smalti.lang.values import Scalar, Value, as_value
 from smalti.lang.wgmma import MatrixOperand
 from smalti.layout.descriptors import check_operand
 from smalti.layout.instruction import InstructionDescriptor, mma_k
-from smalti.ptx.module import Address, Register
+from smalti.ptx.module import Register
 
 __all__ = ["commit", "fence_after", "fence_before", "instruction_n", "mma", "scale_layout"]
 
@@ -162,11 +162,11 @@ def _issue(trace: Trace, call: _Call, add: Scalar) -> None:
                     a_part: Any = left.at(row * rows_each, step * kept)
                 else:
                     assert isinstance(a, TensorMemory)
-                    a_part = Address(trace.read(a.address(row, step * kept)))
+                    a_part = cell(a.address(row, step * kept))
                 b_part = right.at(column * columns_each, step * call.deep)
-                extra = [] if call.metadata is None else [Address(trace.read(call.metadata.address(row, step)))]
-                target = Address(trace.read(d.address(row, column * i.n)))
-                factors = _factors(trace, call, step, row, column)
+                extra = [] if call.metadata is None else [cell(call.metadata.address(row, step))]
+                target = cell(d.address(row, column * i.n))
+                factors = _factors(call, step, row, column)
                 keep = first if step == 0 else always
                 trace.emit(call.opcode, target, a_part, b_part, *extra, idesc, *factors, keep)
 
@@ -182,12 +182,12 @@ def _at(call: _Call, step: int) -> InstructionDescriptor:
     return found
 
 
-def _factors(trace: Trace, call: _Call, step: int, row: int, column: int) -> list[Any]:
+def _factors(call: _Call, step: int, row: int, column: int) -> list[Any]:
     if call.scales is None:
         return []
     atom = step * (call.deep // call.scales.block) // 4
     addresses = call.scales.a.address(atom, row * LANES), call.scales.b.address(atom, column * call.descriptor.n)
-    return [Address(trace.read(x)) for x in addresses]
+    return [cell(x) for x in addresses]
 
 
 # -- commits and fences ----------------------------------------------------------------------------------

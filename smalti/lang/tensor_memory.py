@@ -312,7 +312,7 @@ class Part:
         for shape, count, address in self._moves():
             new = [trace.register(type_) for _ in range(count)]
             repeat = count // 4 if shape == "16x256b" else count
-            trace.emit(f"tcgen05.ld.sync.aligned.{shape}.x{repeat}.b32", new, Address(trace.read(address)))
+            trace.emit(f"tcgen05.ld.sync.aligned.{shape}.x{repeat}.b32", new, cell(address))
             registers += new
         trace.emit("tcgen05.wait::ld.sync.aligned")
         if m.slot is not None:
@@ -335,10 +335,18 @@ class Part:
         for shape, count, address in self._moves():
             some, registers = registers[:count], registers[count:]
             repeat = count // 4 if shape == "16x256b" else count
-            trace.emit(f"tcgen05.st.sync.aligned.{shape}.x{repeat}.b32", Address(trace.read(address)), list(some))
+            trace.emit(f"tcgen05.st.sync.aligned.{shape}.x{repeat}.b32", cell(address), list(some))
         trace.emit("tcgen05.wait::st.sync.aligned")
         _publish()
         trace.note("wait", f"tcgen05.wait::st, {m.name}")
+
+
+def cell(address: Value) -> Address:
+    """A tensor-memory address as an operand: ptxas wants it in an untyped register."""
+    trace = current()
+    untyped = trace.register("b32")
+    trace.emit("mov.b32", untyped, address)
+    return Address(untyped)
 
 
 def _publish() -> None:
@@ -374,7 +382,7 @@ def _copy(memory: TensorMemory, source: Any) -> None:
     with issuing(trace):
         for tile in range(memory.tiles):
             for column in range(0, memory.shape[1], step):
-                target = Address(trace.read(memory.address(tile, column)))
+                target = cell(memory.address(tile, column))
                 trace.emit(f"tcgen05.cp.cta_group::{group}.{shape}", target, operand.at(tile * LANES, column))
     count = memory.tiles * memory.shape[1] // step
     trace.note("tcgen05.cp", f"{count} x {shape}: {source.storage.name} to {memory.name}")

@@ -1,39 +1,24 @@
-"""The host's half of the Hopper matmul: which types go, what must be copied first, which tiles are taken.
+"""The host's half of the Hopper matmul: what its operands must be like, and which tiles are taken.
 
-Gives the kernel's arguments and a list of what was copied and why; knows nothing of how the kernel works.
+Gives the kernel's arguments; knows nothing of how the kernel works.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from smalti.errors import error
-from smalti.lang.call import execute, facts_of_call
 from smalti.lang.dtypes import DTYPES, DType
-from smalti.lang.kernel import Kernel
-from smalti.lang.plan import Plan
 from smalti.lang.resources import SHARED_LIMIT
 from smalti.ops.matmul_hopper import matmul_hopper
+from smalti.ops.operands import BULK, LINE, plain
+from smalti.ops.prepared import Prepared
 from smalti.run.devices import Device
 from smalti.run.devices import device as find
-from smalti.run.dtypes import as_bits, from_bits
-from smalti.run.execute import Result
 
-__all__ = ["Prepared", "choose", "prepare"]
+__all__ = ["choose", "prepare"]
 
-LINE = 128  # bytes of K in one tile: one span of the widest swizzle
-BULK = 16  # bytes: pitch of what TMA reads (PTX ISA 5.5)
-FLOAT8 = ("e4m3", "e5m2")
-INT8 = ("s8", "u8")
-RESULTS = {
-    "float": ("f32", "bf16", "f16", "e4m3", "e5m2"),
-    "integer": ("s32",),
-}
+TURNED = (16,)  # bits of elements that wgmma reads contiguous along M or N, too (PTX ISA 9.7.15.5.1.2)
 
 
 class Shape(NamedTuple):
@@ -56,31 +41,6 @@ SHAPES = (
 )
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """Arguments of the kernel: `arrays` a [M, K] and b [N, K], `read_as`, the result's dtype, options, copies made."""
-
-    arrays: tuple[Any, Any]
-    read_as: Mapping[str, str]
-    result: str
-    options: Mapping[str, Any]
-    copies: tuple[str, ...] = ()
-    kernel: Kernel = field(default=matmul_hopper)
-
-    def plan(self) -> Plan:
-        """The plan of the kernel, and what was copied before it."""
-        known = facts_of_call(self.kernel, self.arrays, self.read_as, {"d": self.result})
-        return replace(self.kernel.traced(known, dict(self.options)).plan, copies=list(self.copies))
-
-    def execute(self, device: str | Device | None = None, **how: Any) -> Result:
-        """a @ b.T on the device, as output "d"."""
-        return execute(self.kernel, self.arrays, device, self.read_as, {"d": self.result, **self.options}, **how)
-
-    def run(self, device: str | Device | None = None, **how: Any) -> NDArray[Any]:
-        """a @ b.T on the device."""
-        return self.execute(device, **how).outputs["d"]
-
-
 def prepare(
     a: Any,
     b: Any,
@@ -99,21 +59,12 @@ def prepare(
     Errors: SML0610 dtypes, SML0611 f32 without precision="tf32", SML0612 shapes, SML0613 dtype of the result,
     SML0111 to SML0113 from the arrays.
     """
-    bits_a, name_a = as_bits(a, what="a")
-    bits_b, name_b = as_bits(b, what="b")
-    if bits_a.ndim != 2 or bits_b.ndim != 2 or bits_a.shape[1] != bits_b.shape[0]:
-        raise error("SML0612", a=bits_a.shape, b=bits_b.shape)
-    name_a, name_b = _types(name_a, name_b, precision)
-    result = _result(name_a, dtype)
-    copies: list[str] = []
-    left = _aligned(bits_a, DTYPES[name_a], "a", copies)
-    right = _aligned(bits_b.T, DTYPES[name_b], "b", copies)
-    m, n, k = left.shape[0], right.shape[0], left.shape[1]
-    chosen = (
-        options if options is not None else choose(m, n, k, DTYPES[name_a], DTYPES[result], _multiprocessors(device))
-    )
-    arrays = (from_bits(left, name_a), from_bits(right, name_b))
-    return Prepared(arrays, {"a": name_a, "b": name_b}, result, chosen, tuple(copies))
+    made = plain(a, b, dtype=dtype, precision=precision, turned=TURNED)
+    if options is None:
+        options = choose(*made.shape, made.kind, DTYPES[made.result], _multiprocessors(device))
+    read_as = dict(zip("ab", made.types, strict=True))
+    arrays = (made.a, made.b)
+    return Prepared(matmul_hopper, made.shape, (a, b), arrays, made.result, options, read_as, made.copies)
 
 
 def choose(m: int, n: int, k: int, kind: DType, result: DType, sms: int) -> dict[str, Any]:
@@ -144,64 +95,6 @@ def _fit(shape: Shape, result: DType) -> tuple[int, int]:
             if stages * stage + min(parts, 2) * shape.rows * line <= SHARED_LIMIT and (parts <= 2 or stages <= 4):
                 return stages, parts
     raise AssertionError(shape)
-
-
-def _types(a: str, b: str, precision: str | None) -> tuple[str, str]:
-    if a == b == "f32":
-        if precision != "tf32":
-            raise error("SML0611", precision=str(precision))
-        return "tf32", "tf32"
-    fine = (a == b and a in ("bf16", "f16")) or {a, b} <= set(FLOAT8) or {a, b} <= set(INT8)
-    if not fine:
-        raise error("SML0610", a=a, b=b)
-    return a, b
-
-
-def _result(name: str, wanted: str | None) -> str:
-    integer = name in INT8
-    legal = RESULTS["integer" if integer else "float"]
-    if wanted is None:
-        return "s32" if integer else name if name in ("bf16", "f16") else "f32"
-    if wanted not in legal:
-        raise error("SML0613", dtype=wanted, a=name, legal=", ".join(legal))
-    return wanted
-
-
-def _aligned(bits: NDArray[Any], kind: DType, what: str, copies: list[str]) -> NDArray[Any]:
-    """The operand [rows, K] in a form that TMA reads: contiguous along K (or, 16-bit, along the rows), pitch a
-    multiple of 16 bytes. Copied if it is not."""
-    if bits.size == 0:
-        return bits
-    if _readable(bits):
-        return bits
-    if kind.bits == 16 and _readable(bits.T):
-        return bits
-    rows, k = bits.shape
-    unit = BULK // bits.itemsize
-    pitch = -(-k // unit) * unit
-    copy = np.zeros((rows, pitch), bits.dtype)
-    copy[:, :k] = bits
-    contiguous = bits.strides[1] == bits.itemsize
-    reason = (
-        f"its rows of {k} elements are no multiple of 16 bytes apart"
-        if contiguous
-        else f"{kind.bits}-bit operands are read along K only"
-        if kind.bits != 16
-        else "its strides fit no tensor map"
-    )
-    copies.append(f"{what}, {rows} x {k} {kind.name}, to rows of {pitch} elements: {reason}")
-    return copy[:, :k]
-
-
-def _readable(bits: NDArray[Any]) -> bool:
-    rows, k = bits.shape
-    step, inner = bits.strides
-    return (
-        (inner == bits.itemsize or k == 1)
-        and step % BULK == 0
-        and (step >= k * bits.itemsize or rows == 1)
-        and step > 0
-    )
 
 
 def _multiprocessors(device: str | Device | None) -> int:

@@ -163,7 +163,7 @@ def blackwell() -> tuple[Any, Any, str]:
     )
     options = {"tile": (128, 32, 128), "stages": 2}
     p = prepare(sm.quantize(a, "mxfp8"), sm.quantize(np.ascontiguousarray(b.T), "mxfp8", axis=0), options=options)
-    traced, launch, _ = launch_of(p.kernel, p._arrays(), "virtual:sm_100a", {}, {"d": p.result, **p.options})
+    traced, launch, _ = launch_of(p.kernel, p.arrays, "virtual:sm_100a", {}, {"d": p.result, **p.options})
     return traced, launch, "sm_100a"
 
 

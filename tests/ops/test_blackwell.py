@@ -69,7 +69,7 @@ def deep(scheme, spans=1):
 
 
 def options(scheme, rows, columns, cluster=ONE, stages=2, **more):
-    return {"tile": (rows, columns, deep(scheme)), "stages": stages, "cluster": cluster, **more}
+    return {"tile": (rows, columns, deep(scheme)), "stages": stages, "outs": 1, "cluster": cluster, **more}
 
 
 MIX = ("mxfp8", "mxfp8_e5m2")
@@ -145,6 +145,16 @@ def test_schedules(left, right, rows, columns, cluster, seed):
     """The same bits under adversarial schedules, with all checks on; a ring that goes round more than once."""
     a, b = operands(rows - 30, 3 * deep(left) - 3, columns - 9, left, right, seed)
     check(a, b, options(left, rows, columns, cluster), padding=0x7F, seed=seed)
+
+
+@pytest.mark.parametrize("cluster", [ONE, PAIR])
+@pytest.mark.parametrize("slots", [1, 2])
+def test_many_tiles_for_each_cta(slots, cluster):
+    """More tiles than multiprocessors: the ring, the accumulators and the tiles of D go round."""
+    small = dataclasses.replace(sm.device(V), sm_count=2)
+    a, b = operands(700, 140, 90, "mxfp8", "mxfp8_e5m2")
+    made = prepare(*padded(a, b, 0xFF), options=options("mxfp8", 256, 32, cluster, slots=slots))
+    np.testing.assert_array_equal(canonical(made.run(small, seed=slots)), wanted(a, b))
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
