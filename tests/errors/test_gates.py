@@ -5,10 +5,10 @@ import tomllib
 from importlib import resources
 from pathlib import Path
 
-import examples
 import pytest
 import sites
 
+import examples
 from smalti.errors.catalogue import codes, load, parse
 
 SITES = sites.all_sites()
