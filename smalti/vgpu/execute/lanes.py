@@ -71,6 +71,15 @@ def multiply_add(context: Context, out: Operand, operands: Sequence[Operand], ty
         factor = constant.astype(dtype)
         y = lambda g: factor  # noqa: E731
 
+    numbers = [register_of(context, o, type_) for o in operands]
+    if (
+        not wide
+        and numbers[0] is not None
+        and numbers[2] is not None
+        and (numbers[1] is not None or constant is not None)
+    ):
+        return _multiply_add(d, numbers[0], numbers[1], constant, numbers[2], into)
+
     def run(g: Gang) -> None:
         a, b = x(g), y(g)
         if wide:
@@ -83,6 +92,18 @@ def multiply_add(context: Context, out: Operand, operands: Sequence[Operand], ty
             np.multiply(a, b, out=row)
         else:
             np.add(np.multiply(a, b), z(g), out=row)
+
+    return run
+
+
+def _multiply_add(d: int, a: int, b: int | None, constant: Any, c: int, view: int) -> Operation:
+    def run(g: Gang) -> None:
+        rows = g.bank.views[view]
+        product = np.multiply(rows[a], constant if b is None else rows[b])
+        if g.mask is None:
+            np.add(product, rows[c], out=rows[d])
+        else:
+            np.copyto(rows[d], np.add(product, rows[c]), where=g.mask)
 
     return run
 
