@@ -99,7 +99,7 @@ def programs(draw):
 
 
 @given(programs())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_stores_are_the_same(statements):
     f = Function("k", body=Block(statements))
     before = execute(f.body)
