@@ -28,6 +28,8 @@ def run(args: argparse.Namespace) -> int:
     from smalti.explain.search import find
 
     stores = store.opened(args.index)
+    if args.index is None and len(stores) < len(store.installed()):
+        print(f"Some indexes in {store.folder()} are not readable by this version; build them again.", file=sys.stderr)
     answer = find(_question(args.what), stores)
     if args.json:
         print(json.dumps(answer.as_json(), indent=1, ensure_ascii=True))

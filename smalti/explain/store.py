@@ -14,7 +14,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from smalti.errors import error
+from smalti.errors import SmaltiError, error
 from smalti.explain.template import words
 
 FORMAT = 1
@@ -184,8 +184,14 @@ class Store:
 
 
 def opened(paths: Iterable[Path] | None = None) -> list[Store]:
-    """Stores of the given files, or of the folder's newest index of each package and version."""
-    return [Store(path) for path in (installed() if paths is None else paths)]
+    """Stores of the given files (SML1204 for one that cannot be read), or of all readable ones in the folder."""
+    if paths is not None:
+        return [Store(path) for path in paths]
+    found = []
+    for path in installed():
+        with suppress(SmaltiError):  # one that is damaged or of another version must not hide the others
+            found.append(Store(path))
+    return found
 
 
 @contextmanager

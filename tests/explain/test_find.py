@@ -201,3 +201,12 @@ def test_command_line(index_file, tmp_path, capsys):
 def test_terminal_is_not_obeyed(capsys):
     main(["explain", "there is no error code '\x1b]0;title\x07\x9b31m'; the nearest is SML0001"])
     assert "\x1b" not in (out := capsys.readouterr().out) and "\x9b" not in out
+
+
+def test_a_damaged_index_does_not_hide_the_others(index_file, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("SMALTI_INDEX_DIR", str(tmp_path))
+    (tmp_path / "old.sqlite").write_bytes(b"not a database" * 500)
+    (tmp_path / "good.sqlite").write_bytes(index_file.read_bytes())
+    assert main(["explain", "OverflowError: item 3 is 99, above 16"]) == 0
+    told = capsys.readouterr()
+    assert "pkg/_impl.py" in told.out and "build them again" in told.err
