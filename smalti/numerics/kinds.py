@@ -96,7 +96,7 @@ _TABLE = (
     ("mma.fp8", HALVES, FP8, False, 32, 25, "f32", "rz", -133, _NONE, "measured", "measured", _H200),
     ("mma.fp8.f16", HALVES, FP8, False, 32, 25, "f16", "rne", -21, _NONE, "measured", "measured", _H200),
     ("mma.int8", INTEGER, INT8, False, 32, 0, "s32", "", 0, _NONE, "measured", "measured", _H200),
-    ("mma.int4", INTEGER, INT4, False, 64, 0, "s32", "", 0, _NONE, "assumed", "assumed", _INTEGERS),
+    ("mma.int4", INTEGER, INT4, False, 64, 0, "s32", "", 0, _NONE, "measured", "assumed", _H200),
     ("mma.b1.and", BITS_AND, ("b1",), True, 256, 0, "s32", "", 0, _NONE, "measured", "", _H200),
     ("mma.b1.xor", BITS_XOR, ("b1",), True, 256, 0, "s32", "", 0, _NONE, "measured", "", _H200),
     ("mma.f64", CHAIN, ("f64",), True, 16, 52, "f64", "rne", 0, _NONE, "measured", "", _H200 + " (finite values)"),
