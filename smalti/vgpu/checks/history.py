@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-Ids = npt.NDArray[np.int32]
+Ids = npt.NDArray[Any]  # integers
 E = TypeVar("E")
 _FEW = 256
 
@@ -69,11 +69,17 @@ class History(Generic[E]):
 
 
 def distinct(numbers: Ids) -> list[int]:
-    """The distinct values, fast when there are few runs of them."""
+    """The distinct values, fast when there is one or few runs of them."""
+    if not numbers.size:
+        return []
+    first = numbers.item(0)
+    other = numbers != first
+    if not np.count_nonzero(other):
+        return [first]
     flat = numbers.reshape(-1)
     if flat.size <= _FEW:
         return list(set(flat.tolist()))
     changes = np.flatnonzero(flat[1:] != flat[:-1])
     if len(changes) > _FEW:
         return np.unique(flat).tolist()  # type: ignore[no-any-return]
-    return list({int(flat[0]), *flat[changes + 1].tolist()})
+    return list({first, *flat[changes + 1].tolist()})

@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from smalti.errors import Loc, SmaltiError, error
-from smalti.vgpu.checks.history import History, Ids, distinct
-from smalti.vgpu.engines import AsyncOp
+from smalti.vgpu.checks.history import History, distinct
 from smalti.vgpu.warp import WARP
 
 if TYPE_CHECKING:
@@ -31,7 +30,8 @@ STORAGE = 32  # a segment's storage starts at a multiple of this many bytes of i
 OPERATION = -1  # as `agent`: an asynchronous operation
 NOBODY = -2
 Report = Callable[[SmaltiError], None]
-Views = tuple[Ids, Ids]  # last writes, sets of reads
+Packed = npt.NDArray[np.int64]  # cells of a shadow: the last write << 32 | the set of reads
+READS = (1 << 32) - 1
 
 
 class Epoch(NamedTuple):
@@ -61,29 +61,26 @@ class Actor(NamedTuple):
 
 class Shadow:
     """The last write and the reads since, for every `grain` bytes of a segment (16; fewer once a smaller access
-    comes), and what flags in it make known."""
+    comes), and what flags in it make known. A cell holds the number of the write, and below it that of the reads."""
 
-    __slots__ = ("_reads", "_views", "_writes", "flags", "grain")
+    __slots__ = ("_cells", "_views", "flags", "grain")
 
     def __init__(self, size: int) -> None:
         self.grain = UNIT
-        self._writes: Ids = np.zeros(size // UNIT, np.int32)
-        self._reads: Ids = np.zeros(size // UNIT, np.int32)
-        self._views: dict[int, tuple[Ids, Ids]] = {}
+        self._cells: Packed = np.zeros(size // UNIT, np.int64)
+        self._views: dict[int, Packed] = {}
         self.flags: dict[int, dict[int, Clock]] = {}
 
-    def views(self, width: int) -> tuple[Ids, Ids]:
-        """Writes and reads by units of `width` bytes: one number each, or a row of them."""
+    def cells(self, width: int) -> Packed:
+        """By units of `width` bytes: one cell each, or a row of them."""
         found = self._views.get(width)
         if found is None:
             if width < self.grain:
-                self._writes, self._reads = (a.repeat(self.grain // width) for a in (self._writes, self._reads))
+                self._cells = self._cells.repeat(self.grain // width)
                 self.grain = width
                 self._views.clear()
             per = width // self.grain
-            both = self._writes, self._reads
-            found = both if per == 1 else (both[0].reshape(-1, per), both[1].reshape(-1, per))
-            self._views[width] = found
+            found = self._views[width] = self._cells if per == 1 else self._cells.reshape(-1, per)
         return found
 
 
@@ -107,10 +104,10 @@ class Races:
         if not len(offsets):
             return
         self._alive(agent, segment)
-        views = shadow_of(segment).views(width)
+        cells = shadow_of(segment).cells(width)
         index = segment.index(offsets, width) if width > 1 else offsets + lead(segment)
         if lanes is None:
-            self._one(self._operation(agent), views, Where(segment, index, width, values), writes, strong)
+            self._one(self._operation(agent), cells, Where(segment, index, width, values), writes, strong)
             return
         if writes and not strong and values is not None and len(set(index.tolist())) < len(index):
             self._same_instruction(agent, segment, offsets, values, lanes)
@@ -118,9 +115,9 @@ class Races:
         if first == last:
             warp = agent.cta.warps[first]
             actor = self._warp(agent, warp)._replace(settled=settled)
-            self._one(actor, views, Where(segment, index, width, values), writes, strong)
+            self._one(actor, cells, Where(segment, index, width, values), writes, strong)
         else:
-            self._several(agent, views, Where(segment, index, width, values), lanes // WARP, writes, strong)
+            self._several(agent, cells, Where(segment, index, width, values), lanes // WARP, writes, strong)
 
     def span(self, agent: Any, segment: Segment, start: int, stop: int, *, writes: bool, strong: bool = False) -> None:
         """The bytes from `start` to `stop` − 1, by an asynchronous operation."""
@@ -129,9 +126,9 @@ class Races:
         width = UNIT if edge % UNIT == 0 else edge & -edge
         if start < stop:
             self._alive(agent, segment)
-            views = shadow_of(segment).views(width)
+            cells = shadow_of(segment).cells(width)
             where = Where(segment, slice(first // width, last // width), width, None)
-            self._one(self._operation(agent), views, where, writes, strong)
+            self._one(self._operation(agent), cells, where, writes, strong)
 
     def units(self, agent: Any, segment: Segment, units: Offsets, *, writes: bool, strong: bool = False) -> None:
         """16-byte units (byte offset / 16), by an asynchronous operation."""
@@ -144,8 +141,8 @@ class Races:
         self._alive(agent, segment)
         if lead(segment):
             units = units + lead(segment) // UNIT
-        views = shadow_of(segment).views(UNIT)
-        self._one(self._operation(agent), views, Where(segment, units, UNIT, None), writes, strong)
+        cells = shadow_of(segment).cells(UNIT)
+        self._one(self._operation(agent), cells, Where(segment, units, UNIT, None), writes, strong)
 
     def _alive(self, agent: Any, segment: Segment) -> None:
         """Shared memory of a peer exists as long as the peer."""
@@ -164,9 +161,8 @@ class Races:
         for warp in cta.warps[1:]:
             known.join(warp.clock)
         first, count = cta.warps[0].agent, len(cta.warps)
-        writes, reads = shadow.views(shadow.grain)
-        touched = {n for n in distinct(writes) if n}
-        touched.update(n for s in distinct(reads) for n in self._history.members(s))
+        cells = shadow.cells(shadow.grain)
+        touched = self._touched(distinct(cells))
         nobody = Actor(cta.cluster.index, NOBODY, 0, known, False, str, None)
         for n in sorted(touched):
             epoch = self._history.epoch(n)
@@ -175,10 +171,16 @@ class Races:
             if epoch.agent == OPERATION:
                 self._report(error("SML0933", at=epoch.loc, cta=cta.name, other=epoch.who))
             else:
-                where = Where(cta.shared, slice(0, len(writes)), shadow.grain, None)
-                sets = [s for s in distinct(reads) if n in self._history.members(s)]
-                at = (writes == n) | np.isin(reads, sets)
+                where = Where(cta.shared, slice(0, len(cells)), shadow.grain, None)
+                at = np.isin(cells, [c for c in distinct(cells) if n in self._touched([c])])
                 self._report(error("SML0936", at=epoch.loc, cta=cta.name, other=epoch.who, what=where.name(at)))
+
+    def _touched(self, cells: list[int]) -> set[int]:
+        """The epochs that cells with these contents know of."""
+        found = {c >> 32 for c in cells} - {0}
+        for c in cells:
+            found.update(self._history.members(c & READS))
+        return found
 
     def forget(self, cluster: Cluster) -> None:
         """A cluster is over: its shared memory is gone."""
@@ -187,8 +189,13 @@ class Races:
 
     # -- who --------------------------------------------------------------------------------------------
 
-    def _operation(self, op: AsyncOp) -> Actor:
-        return Actor(op.cta.cluster.index, OPERATION, op.serial, op.clock, op.proxy == "async", op.who, op.loc)
+    def _operation(self, op: Any) -> Actor:
+        actor: Actor | None = getattr(op, "actor", None)
+        if actor is None:
+            asynchronous = op.proxy == "async"
+            actor = Actor(op.cta.cluster.index, OPERATION, op.serial, op.clock, asynchronous, op.who, op.loc)
+            op.actor = actor
+        return actor
 
     def _warp(self, gang: Any, warp: Any) -> Actor:
         clock = warp.clock
@@ -213,49 +220,51 @@ class Races:
         epoch = self._history.epoch(n)
         return (epoch.strong and strong) or ordered(epoch, actor)
 
-    def _one(self, actor: Actor, views: Views, where: Where, writes: bool, strong: bool) -> None:
+    def _one(self, actor: Actor, cells: Packed, where: Where, writes: bool, strong: bool) -> None:
         """An access by one agent."""
-        last, reads = views
         index = where.index
         me = self._number(actor, strong)
-        before, seen = last[index], reads[index]
-        for n in distinct(before):
+        before = cells[index]
+        found = distinct(before)
+        for n in {c >> 32 for c in found} if len(found) > 1 else (found[0] >> 32,):
             if n and n != me:
                 if not self._fine(n, actor, strong):
-                    self._after_write(n, actor, where, before == n, seen, writes)
+                    self._after_write(n, actor, where, before, writes)
                 elif actor.asynchronous:
                     self._through_proxies(n, actor, where, before, strong)
         if writes:
-            for s in distinct(seen):
+            for s in {c & READS for c in found}:
                 for n in self._history.members(s):
                     if not self._fine(n, actor, strong):
-                        self._race(n, actor, where, seen == s, True, "read")
-            last[index] = me
-            reads[index] = 0
+                        self._race(n, actor, where, before & READS == s, True, "read")
+            cells[index] = me << 32
+        elif len(found) == 1:
+            c = found[0]
+            cells[index] = c & ~READS | self._history.grow(c & READS, me, self._over(actor))
         else:
-            reads[index] = self._history.grow_all(seen, me, self._over(actor))
+            cells[index] = before & ~READS | self._history.grow_all(before & READS, me, self._over(actor))
 
     def _several(
-        self, gang: Any, views: Views, where: Where, warp_of: npt.NDArray[np.intp], writes: bool, strong: bool
+        self, gang: Any, cells: Packed, where: Where, warp_of: npt.NDArray[np.intp], writes: bool, strong: bool
     ) -> None:
         """One instruction of several warps: compared at once where nobody objects, warp by warp otherwise."""
-        last, reads = views
         index = where.index
         first = int(warp_of[0])
         warps = gang.cta.warps[first : int(warp_of[-1]) + 1]
         actors = [self._warp(gang, w) for w in warps]
-        before, seen = last[index], reads[index]
+        before = cells[index]
         row = warp_of - first
-        sets = distinct(seen)
-        if self._nobody_objects(actors, row, before, seen if writes else None, sets, strong):
+        found = distinct(before)
+        if self._nobody_objects(actors, row, before, found, writes, strong):
             mine = [self._number(a, strong) for a in actors]
             if writes:
-                last[index] = _by_row(mine, row, before)
-                reads[index] = 0
+                cells[index] = _by_row([n << 32 for n in mine], row, before)
                 return
+            sets = {c & READS for c in found}
             if len(sets) == 1 and len(set(index.tolist())) == len(index):
-                grown = [self._history.grow(sets[0], n, self._over(a)) for n, a in zip(mine, actors, strict=True)]
-                reads[index] = _by_row(grown, row, before)
+                (s,) = sets
+                grown = [self._history.grow(s, n, self._over(a)) for n, a in zip(mine, actors, strict=True)]
+                cells[index] = before & ~READS | _by_row(grown, row, before)
                 return
         values = where.values
         once = np.ones(len(index), np.bool_)
@@ -266,44 +275,43 @@ class Races:
             own = (warp_of == w.index) & once
             if own.any():
                 part = where._replace(index=index[own], values=None if values is None else values[own])
-                self._one(actor, views, part, writes, strong)
+                self._one(actor, cells, part, writes, strong)
 
     def _nobody_objects(
         self,
         actors: list[Actor],
         row: npt.NDArray[np.intp],
-        before: Ids,
-        seen: Ids | None,
-        sets: list[int],
+        before: Packed,
+        found: list[int],
+        writes: bool,
         strong: bool,
     ) -> bool:
-        """Whether every access, by the actor of its row, is fine. `seen` (with distinct `sets`) where reads matter."""
-        asked: list[tuple[Ids, int, tuple[int, ...]]] = [(before, n, (n,)) for n in distinct(before) if n]
-        if seen is not None:
-            asked += [(seen, s, self._history.members(s)) for s in sets if s]
-        for numbers, value, epochs in asked:
+        """Whether every access, by the actor of its row, is fine. `found`: the distinct contents of the cells."""
+        for content in found:
+            epochs = self._touched([content]) if writes else {content >> 32} - {0}
             bad = [not all(self._fine(n, a, strong) for n in epochs) for a in actors]
-            if any(bad) and (all(bad) or bool((numbers[np.array(bad)[row]] == value).any())):
+            if any(bad) and (all(bad) or bool((before[np.array(bad)[row]] == content).any())):
                 return False
         return True
 
-    def _through_proxies(self, n: int, actor: Actor, where: Where, before: Ids, strong: bool) -> None:
+    def _through_proxies(self, n: int, actor: Actor, where: Where, before: Packed, strong: bool) -> None:
         """An asynchronous access of what a generic one wrote before: a proxy fence must lie between."""
         epoch = self._history.epoch(n)
         if epoch.generic and not (epoch.strong and strong) and not fenced(epoch, actor):
             self._report(
                 error(
-                    "SML0931", at=actor.loc, what=where.name(before == n), who=actor.who(), other=epoch.who,
+                    "SML0931", at=actor.loc, what=where.name(before >> 32 == n), who=actor.who(), other=epoch.who,
                     other_line=line(epoch.loc),
                 )
             )  # fmt: skip
 
-    def _after_write(self, n: int, actor: Actor, where: Where, at: Any, seen: Ids, writes: bool) -> None:
-        """The write `n` was the last one of the cells `at`, and it is not known to be over."""
+    def _after_write(self, n: int, actor: Actor, where: Where, before: Packed, writes: bool) -> None:
+        """The write `n` was the last one of some of the cells, and it is not known to be over."""
+        at = before >> 32 == n
         if writes:
             weak_reads = (
                 s and any(not self._history.epoch(r).strong for r in self._history.members(s))
-                for s in distinct(seen[at])
+                for s in distinct(before[at] & READS)
             )
             if all(weak_reads):
                 return  # those reads followed it, and are compared themselves
@@ -362,9 +370,9 @@ class Where(NamedTuple):
         return np.ascontiguousarray(old).tobytes() == np.ascontiguousarray(new).tobytes()
 
 
-def _by_row(numbers: list[int], row: npt.NDArray[np.intp], like: Ids) -> Ids:
+def _by_row(numbers: list[int], row: npt.NDArray[np.intp], like: Packed) -> Packed:
     """The number of each row's warp, shaped to fill an array like `like`."""
-    found: Ids = np.array(numbers, np.int32)[row]
+    found: Packed = np.array(numbers, np.int64)[row]
     return found if like.ndim == 1 else found[:, None]
 
 
