@@ -28,7 +28,14 @@ SHAPES = [
     (255, 256, 257), (256, 384, 128), (257, 193, 1000), (300, 520, 1056), (383, 389, 397), (512, 256, 512),
     (1, 1024, 64), (1024, 1, 64), (33, 1000, 24), (500, 500, 500),
 ]  # fmt: skip
-DTYPES = {"bf16": ("f32", "bf16"), "f16": ("f32", "f16"), "e4m3": ("f32", "bf16"), "e5m2": ("f32",), "tf32": ("f32",), "s8": ("s32",)}
+DTYPES = {
+    "bf16": ("f32", "bf16"),
+    "f16": ("f32", "f16"),
+    "e4m3": ("f32", "bf16"),
+    "e5m2": ("f32",),
+    "tf32": ("f32",),
+    "s8": ("s32",),
+}
 
 
 def operand(shape: tuple[int, int], dtype: str, seed: int, transposed: bool) -> Any:
@@ -43,7 +50,11 @@ def operand(shape: tuple[int, int], dtype: str, seed: int, transposed: bool) -> 
         bits[(bits & 0x7C) == 0x7C] &= 0xBF  # no NaN: one would fill its whole row
     else:
         values = (r.standard_normal(shape) * np.exp2(r.integers(-6, 7, shape))).astype(np.float32)
-        bits = values.astype(np.float16).view(np.uint16) if dtype == "f16" else (values.view(np.uint32) >> 16).astype(np.uint16)
+        bits = (
+            values.astype(np.float16).view(np.uint16)
+            if dtype == "f16"
+            else (values.view(np.uint32) >> 16).astype(np.uint16)
+        )
     array = from_bits(bits, "f32" if dtype == "tf32" else dtype)
     return np.asfortranarray(array) if transposed else array
 
