@@ -215,10 +215,11 @@ class Races:
     def _over(self, actor: Actor) -> Callable[[int], bool]:
         return lambda n: ordered(self._history.epoch(n), actor)
 
-    def _fine(self, n: int, actor: Actor, strong: bool) -> bool:
-        """Whether the actor may access what epoch n accessed, one of them writing."""
+    def _fine(self, n: int, actor: Actor, strong: bool, read: bool = False) -> bool:
+        """Whether the actor may access what epoch n accessed, one of them writing. A write behind a relaxed barrier
+        does not change what was read before it: relied on by compilers, promised nowhere."""
         epoch = self._history.epoch(n)
-        return (epoch.strong and strong) or ordered(epoch, actor)
+        return (epoch.strong and strong) or ordered(epoch, actor) or (read and not self._strict and passed(epoch, actor))
 
     def _one(self, actor: Actor, cells: Packed, where: Where, writes: bool, strong: bool) -> None:
         """An access by one agent."""
@@ -235,7 +236,7 @@ class Races:
         if writes:
             for s in {c & READS for c in found}:
                 for n in self._history.members(s):
-                    if not self._fine(n, actor, strong):
+                    if not self._fine(n, actor, strong, read=True):
                         self._race(n, actor, where, before & READS == s, True, "read")
             cells[index] = me << 32
         elif len(found) == 1:
@@ -253,18 +254,19 @@ class Races:
         warps = gang.cta.warps[first : int(warp_of[-1]) + 1]
         actors = [self._warp(gang, w) for w in warps]
         before = cells[index]
-        row = warp_of - first
-        found = distinct(before)
-        if self._nobody_objects(actors, row, before, found, writes, strong):
+        contents = _by_warp(before, len(warps))
+        if contents is not None and self._all_fine(actors, contents, writes, strong):
             mine = [self._number(a, strong) for a in actors]
             if writes:
-                cells[index] = _by_row([n << 32 for n in mine], row, before)
-                return
-            sets = {c & READS for c in found}
-            if len(sets) == 1 and len(set(index.tolist())) == len(index):
-                (s,) = sets
-                grown = [self._history.grow(s, n, self._over(a)) for n, a in zip(mine, actors, strict=True)]
-                cells[index] = before & ~READS | _by_row(grown, row, before)
+                new = [n << 32 for n in mine]
+            else:
+                new = [
+                    c & ~READS | self._history.grow(c & READS, n, self._over(a))
+                    for n, a, c in zip(mine, actors, contents, strict=True)
+                ]
+            if writes or len(set(index.tolist())) == len(index):
+                spread: Packed = np.array(new, np.int64)[warp_of - first]
+                cells[index] = spread if before.ndim == 1 else spread[:, None]
                 return
         values = where.values
         once = np.ones(len(index), np.bool_)
@@ -277,22 +279,13 @@ class Races:
                 part = where._replace(index=index[own], values=None if values is None else values[own])
                 self._one(actor, cells, part, writes, strong)
 
-    def _nobody_objects(
-        self,
-        actors: list[Actor],
-        row: npt.NDArray[np.intp],
-        before: Packed,
-        found: list[int],
-        writes: bool,
-        strong: bool,
-    ) -> bool:
-        """Whether every access, by the actor of its row, is fine. `found`: the distinct contents of the cells."""
-        for content in found:
-            epochs = self._touched([content]) if writes else {content >> 32} - {0}
-            bad = [not all(self._fine(n, a, strong) for n in epochs) for a in actors]
-            if any(bad) and (all(bad) or bool((before[np.array(bad)[row]] == content).any())):
-                return False
-        return True
+    def _all_fine(self, actors: list[Actor], contents: list[int], writes: bool, strong: bool) -> bool:
+        """Whether each actor may access cells with its content."""
+        return all(
+            (not c >> 32 or self._fine(c >> 32, actor, strong))
+            and (not writes or all(self._fine(n, actor, strong, read=True) for n in self._history.members(c & READS)))
+            for actor, c in zip(actors, contents, strict=True)
+        )
 
     def _through_proxies(self, n: int, actor: Actor, where: Where, before: Packed, strong: bool) -> None:
         """An asynchronous access of what a generic one wrote before: a proxy fence must lie between."""
@@ -370,10 +363,15 @@ class Where(NamedTuple):
         return np.ascontiguousarray(old).tobytes() == np.ascontiguousarray(new).tobytes()
 
 
-def _by_row(numbers: list[int], row: npt.NDArray[np.intp], like: Packed) -> Packed:
-    """The number of each row's warp, shaped to fill an array like `like`."""
-    found: Packed = np.array(numbers, np.int64)[row]
-    return found if like.ndim == 1 else found[:, None]
+def _by_warp(cells: Packed, warps: int) -> list[int] | None:
+    """What the cells of each warp contain, if that is one content a warp and all lanes are there."""
+    first = cells.item(0)
+    if not np.count_nonzero(cells != first):
+        return [first] * warps
+    if len(cells) != WARP * warps:
+        return None
+    rows = cells.reshape(warps, -1)
+    return None if np.count_nonzero(rows != rows[:, :1]) else rows[:, 0].tolist()
 
 
 def lead(segment: Segment) -> int:
@@ -411,6 +409,13 @@ def ordered(epoch: Epoch, actor: Actor) -> bool:
     if epoch.agent < 0:
         return bool(clock.ops >> epoch.time & 1)
     return bool(clock.warps[epoch.agent] >= epoch.time)
+
+
+def passed(epoch: Epoch, actor: Actor) -> bool:
+    """Whether the epoch, of a warp of the same cluster, came before an arrival that the actor has waited for."""
+    known = actor.clock.passed
+    here = epoch.cluster == actor.cluster and epoch.agent >= 0
+    return here and known is not None and bool(known[epoch.agent] >= epoch.time)
 
 
 def fenced(epoch: Epoch, actor: Actor) -> bool:
