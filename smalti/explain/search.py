@@ -274,13 +274,12 @@ def _by_frame(raised: Raised, store: Store, texts: dict[str, tuple[str, Fit]]) -
             if fitted is not None or (on_line and bare) or (bare and not raised.message):
                 chosen.append((not on_line, fitted is None, -weight(fitted[0]) if fitted else 0, record, fitted))
         if not chosen and frame is inside[-1] and frame.line:
-            chosen = [
-                (False, True, 0, r, None)
-                for r in store.at(end, line=frame.line)
-                if _same_type(raised.type, r["type"]) and r["status"] in ("computed", "value", "re-raised", "none")
-            ]
+            open_text = ("computed", "value", "re-raised", "none")  # sites whose text says nothing of itself
+            spoken = [r for r in records if r["status"] in open_text and _same_type(raised.type, r["type"])]
+            here = [r for r in store.at(end, line=frame.line) if r in spoken]
+            chosen = [(not here, True, 0, r, None) for r in here or spoken]
         if chosen:
-            chosen.sort(key=lambda c: c[:3])
+            chosen.sort(key=lambda c: (*c[:3], abs(c[3]["line"] - frame.line)))  # equals: the nearest line first
             best = chosen[0]
             alike = [c for c in chosen if c[:3] == best[:3]]
             return [_framed(c, frame, store, len(alike)) for c in alike[:MOST]]
