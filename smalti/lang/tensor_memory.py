@@ -200,14 +200,14 @@ class TensorMemory:
 
     # -- addresses --------------------------------------------------------------------------------------
 
-    def address(self, tile: int = 0, column: int = 0) -> Value:
+    def address(self, tile: Scalar = 0, column: Scalar = 0) -> Value:
         """Tensor-memory address of column `column` (elements) of row tile `tile`, lane 0, u32."""
         base: Value = self.owner.base
         parts = (
-            self.box.place(self) + tile * self.tile_columns + column * self.dtype.bits // 32,
+            self.box.place(self),
             self.stage * self.per_stage,
-            self.row * self.tile_columns,
-            self.column * self.dtype.bits // 32,
+            (self.row + tile) * self.tile_columns,
+            (self.column + column) * self.dtype.bits // 32,
         )
         fixed = sum(p for p in parts if isinstance(p, int))
         for p in parts:
@@ -232,10 +232,18 @@ class TensorMemory:
     def split(self, columns: int = 32) -> Iterator[Part]:
         """Parts of one row tile and at most `columns` columns, each of which one warpgroup loads at once. Where the
         right half of the columns lies in other lanes (M 128 on a pair) a part has all columns."""
-        width = self.shape[1] if self.split_lanes else math.gcd(columns, self.shape[1])
+        width = self.part_columns(columns)
         for tile in range(self.tiles):
             for p in range(self.shape[1] // width):
                 yield Part(self, tile, p, width)
+
+    def part_columns(self, columns: int = 32) -> int:
+        """Columns of each part that `split` gives."""
+        return self.shape[1] if self.split_lanes else math.gcd(columns, self.shape[1])
+
+    def part(self, tile: Scalar, index: Scalar, columns: int) -> Part:
+        """One of the parts of `split(columns)`, by row tile and number, which may be values."""
+        return Part(self, tile, index, self.part_columns(columns))
 
     def copy(self, source: Any) -> None:
         """Copy a shared tile of the same shape and dtype here by tcgen05.cp, in the thread that issues the products
@@ -270,8 +278,8 @@ class Part:
     """One row tile by `width` columns of tensor memory: the unit of loads and stores."""
 
     memory: TensorMemory
-    tile: int
-    index: int
+    tile: Scalar
+    index: Scalar
     width: int
 
     @property
