@@ -343,3 +343,39 @@ def test_a_warp_has_its_own_lanes(threads: int, lane: int | None, code: str) -> 
     except SmaltiError as refusal:
         found = refusal.code
     assert found == code
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2])
+def test_every_warp_allocates_for_itself(seed: int | None) -> None:
+    """An alloc that several warps of a gang execute gives each of them columns of its own."""
+    k = Bare(128)
+    out = k.buffer("out", np.zeros(128, np.uint32))
+    slot = k.value("mad.lo.u32", k.value("shr.u32", k.tid, 5), 4, k.base)
+    k.emit("tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32", k.at(0, slot), 64)
+    k.emit("bar.warp.sync", 0xFFFFFFFF)
+    address = k.value("ld.shared.b32", k.at(0, slot))
+    k.put(out, address)
+    k.sync()
+    k.emit("tcgen05.dealloc.cta_group::1.sync.aligned.b32", address, 64)
+    got = k.run(seed=seed)["out"].reshape(4, 32)
+    assert (got == got[:, :1]).all()
+    assert set(got[:, 0].tolist()) <= set(range(0, 512, 64)) and len(set(got[:, 0].tolist())) == 4
+
+
+@pytest.mark.parametrize("seed", [None, 1, 2, 3])
+def test_some_warps_only(seed: int | None) -> None:
+    """Warps 0 and 2 store and load, one path of a branch; the others do nothing there."""
+    t = Tensor(EMPTY)
+    t.fill()
+    out = t.buffer("r", np.zeros(128, np.uint32))
+    even = t.value("setp.eq.u32", t.value("and.b32", t.value("shr.u32", t.tid, 5), 1), 0, type_="pred")
+    with t.only(even):
+        t.emit("tcgen05.st.sync.aligned.32x32b.x1.b32", t.cell(7, 0, t.mine), [t.tid])
+        t.emit("tcgen05.wait::st.sync.aligned")
+        word = t.reg("b32")
+        t.emit("tcgen05.ld.sync.aligned.32x32b.x1.b32", [word], t.cell(7, 0, t.mine))
+        t.emit("tcgen05.wait::ld.sync.aligned")
+        t.put(out, word)
+    t.free()
+    lanes = np.arange(128)
+    assert np.array_equal(t.run(seed=seed)["r"], np.where(lanes // 32 % 2 == 0, lanes, 0))

@@ -53,13 +53,22 @@ def _group(step: Step) -> int:
     return int(step.form.get("cta_group")[-1])
 
 
-def _warp_wide(context: Context, step: Step, body: Callable[[Gang], Result]) -> Operation:
-    """A .sync.aligned operation: whole warps take part, the guard included."""
+def _warp_wide(context: Context, step: Step, body: Callable[[Gang], Result], *, one_warp: bool = False) -> Operation:
+    """A .sync.aligned operation: whole warps take part, the guard included; with `one_warp` each by itself."""
     lanes = executing(context, step)
 
     def op(g: Gang) -> Result:
         here = assemble(g, step, lanes, True)
-        return here if here is None or isinstance(here, Wait) else body(g)
+        if here is None or isinstance(here, Wait):
+            return here
+        if one_warp and g.width > WARP:
+            first = g.active().copy()
+            first[WARP:] = False
+            rest = g.active() & ~first
+            if rest.any():
+                g.cta.gangs.append(Gang(g.cta, g.lo, g.hi, rest, g.pc, g.joins))
+                g.place(g.lo, g.hi, first)
+        return body(g)
 
     return op
 
@@ -144,7 +153,7 @@ def _alloc(context: Context, step: Step) -> Operation:
         g.machine.memory.store(g, g.cta, where, address, 4, np.array([start], np.uint32), lanes, order="allocated")
         return _meet(g, memory, group, "tcgen05.alloc", n)
 
-    return _warp_wide(context, step, body)
+    return _warp_wide(context, step, body, one_warp=True)
 
 
 @executor("tcgen05.dealloc", own_guard=True)
@@ -167,7 +176,7 @@ def _dealloc(context: Context, step: Step) -> Operation:
         g.machine.memory.version += 1
         return _meet(g, memory, group, "tcgen05.dealloc", n)
 
-    return _warp_wide(context, step, body)
+    return _warp_wide(context, step, body, one_warp=True)
 
 
 @executor("tcgen05.relinquish_alloc_permit", own_guard=True)
@@ -408,10 +417,14 @@ def _commit(context: Context, step: Step) -> Operation:
 
 
 def _uniform_by_warp(values: Any, g: Gang) -> list[int]:
-    row = np.broadcast_to(np.asarray(values), g.width).reshape(-1, WARP)
-    if (row != row[:, :1]).any():
-        raise error("SML0872", at=g.loc, a=hex(int(row[0, 0])), b=hex(int(row[row != row[:, :1]].flat[0])), who=g.who())
-    return [int(v) for v in row[:, 0]]
+    rows = np.broadcast_to(np.asarray(values), g.width).reshape(-1, WARP)
+    rows = rows[[w.index - g.lo // WARP for w in g.warps()]]
+    wrong = rows != rows[:, :1]
+    if wrong.any():
+        raise error(
+            "SML0872", at=g.loc, a=hex(int(rows[wrong.any(axis=1)][0, 0])), b=hex(int(rows[wrong][0])), who=g.who()
+        )
+    return [int(v) for v in rows[:, 0]]
 
 
 def _transfers(g: Gang, step: Step, addresses: list[int], cells: tensor_cells.Cells) -> list[Transfer]:
