@@ -297,3 +297,32 @@ def test_shapes_that_tensor_memory_refuses(m, tile, n, error):
         round_trip.trace("f32", m=m, tile=tile, n=n)
     assert refused.value.code == error
     round_trip.trace("f32", m=128, tile=128, n=64)
+
+
+MACHINE_CODE = {
+    "M 64": (product, ("bf16", "bf16"), {"m": 64}, {"UTCHMMA": 8}),
+    "pair of M 128": (product, ("f16", "f16"), {"m": 128, "tile": (128, 64, 64), "cluster": PAIR}, {"UTCHMMA": 4}),
+    "negated": (product, ("f16", "f16"), {"signs": (True, True)}, {"UTCHMMA": 4}),
+    "integers": (product, ("s8", "u8"), {"tile": (128, 64, 128), "kind": "s32", "d": "s32"}, {"UTCIMMA": 4}),
+    "swizzles": (product, ("bf16", "bf16"), {"swizzle": "none", "b_swizzle": "32B"}, {"UTCHMMA": 4}),
+    "A stored": (chained, ("bf16", "bf16", "f32"), {}, {"UTCHMMA": 4}),
+    "A copied": (chained, ("e4m3", "e5m2", "f32"), {"by": "copy", "k": 128}, {"UTCQMMA": 4}),
+    "A of a pair": (chained, ("bf16", "bf16", "f32"), {"m": 256, "cluster": PAIR}, {"UTCHMMA": 4}),
+    "parts": (in_parts, ("bf16", "bf16", "s32"), {}, {"UTCHMMA": 32}),
+    "registers, M 64": (round_trip, ("f16",), {"m": 64, "d": "f16"}, {}),
+    "registers": (round_trip, ("u8",), {"d": "u8"}, {}),
+}
+
+
+@pytest.mark.ptxas
+@pytest.mark.parametrize("name", MACHINE_CODE)
+def test_machine_code(name):
+    from smalti.run.assemble import assemble
+    from smalti.run.sass import inspect
+
+    kernel, operands, options, products = MACHINE_CODE[name]
+    traced = kernel.trace(*operands, **{"d": "f32", **options})
+    made = assemble(traced.ptx(), "sm_100a")
+    code = inspect(made.cubin)[traced.entry]
+    assert not made.losses and not code.spills_in_loops
+    assert code.tensor == products
