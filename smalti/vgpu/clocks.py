@@ -10,6 +10,8 @@ the bit sets below).
 `published`   tensor-memory operations that a tcgen05.fence::before_thread_sync or a commit has ordered before.
 `tensor`      those that later tcgen05 instructions of the warp follow; nobody else learns this, not even by a barrier.
 `foreign`     what is known of other clusters: {cluster: Clock}; only ever filled through global memory.
+`passed`      as `warps`, but also by relaxed arrivals, which order no memory: what was read there has been read. None
+              as long as nobody arrives so.
 """
 
 from __future__ import annotations
@@ -25,13 +27,14 @@ if TYPE_CHECKING:
 
 
 class Clock:
-    __slots__ = ("fenced", "fenced_ops", "foreign", "ops", "published", "tensor", "warps")
+    __slots__ = ("fenced", "fenced_ops", "foreign", "ops", "passed", "published", "tensor", "warps")
 
     def __init__(self, warps: int) -> None:
         self.warps: npt.NDArray[np.int32] = np.zeros(warps, np.int32)
         self.fenced: npt.NDArray[np.int32] = np.zeros(warps, np.int32)
         self.ops = self.fenced_ops = self.published = self.tensor = 0
         self.foreign: dict[int, Clock] | None = None
+        self.passed: npt.NDArray[np.int32] | None = None
 
     def copy(self) -> Clock:
         new = Clock.__new__(Clock)
@@ -40,6 +43,7 @@ class Clock:
         new.ops, new.fenced_ops = self.ops, self.fenced_ops
         new.published, new.tensor = self.published, self.tensor
         new.foreign = dict(self.foreign) if self.foreign else None
+        new.passed = None if self.passed is None else self.passed.copy()
         return new
 
     def join(self, other: Clock) -> None:
@@ -51,6 +55,12 @@ class Clock:
         self.published |= other.published
         if other.foreign:
             self.learn(other.foreign)
+        if other.passed is not None:
+            self.passes(other.passed)
+
+    def passes(self, warps: npt.NDArray[np.int32]) -> None:
+        """Reads of other warps up to these times are over."""
+        self.passed = warps.copy() if self.passed is None else np.maximum(self.passed, warps)
 
     def learn(self, clusters: dict[int, Clock]) -> None:
         """Learn what is known of other clusters."""
@@ -84,6 +94,8 @@ def common(warps: Sequence[Warp]) -> Clock:
         clock.fenced_ops &= its.fenced_ops
         clock.published &= its.published
         clock.tensor &= its.tensor
+        if clock.passed is not None:
+            clock.passed = None if its.passed is None else np.minimum(clock.passed, its.passed)
         if clock.foreign:
             clock.foreign = {c: k for c, k in clock.foreign.items() if its.foreign and its.foreign.get(c) is k} or None
     return clock

@@ -24,7 +24,7 @@ class AsyncOp:
     proxy = "async"
     engine = ""
     results: frozenset[int] = frozenset()  # numbers of the registers that it will write
-    order = "weak"  # of its writes; reductions are "relaxed" (PTX 9.7.9.25.5: .relaxed.gpu): they race with no atomic
+    order = "weak"  # of its writes; reductions are "relaxed" (PTX 9.7.9.25.4.2): they race with no atomic
     interlocked = False  # the hardware itself makes later instructions wait for these registers
 
     def __init__(self, cta: CTA, issuer: Warp | list[Warp], loc: Loc | None, what: str) -> None:

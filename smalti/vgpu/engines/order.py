@@ -27,6 +27,10 @@ def release(warp: Warp, sync: Clock, relaxed: bool = False) -> None:
             sync.join(fenced)
         sync.published |= clock.published
         sync.ops |= clock.ops & clock.published
+        sync.passes(clock.warps)
+        if clock.passed is not None:
+            sync.passes(clock.passed)
+        clock.warps[warp.agent] += 1
         return
     sync.join(clock)
     clock.warps[warp.agent] += 1
@@ -40,6 +44,8 @@ def acquire(warp: Warp, sync: Clock, relaxed: bool = False) -> None:
     _observed(warp).join(sync)
     warp.clock.published |= sync.published
     warp.clock.ops |= sync.ops & sync.published
+    if sync.passed is not None:
+        warp.clock.passes(sync.passed)
 
 
 def fence(warps: Iterable[Warp], acquires: bool = True, releases: bool = True) -> None:
