@@ -264,6 +264,40 @@ def test_a_missing_piece_is_reported(name: str, tag: str) -> None:
     assert text.without(tag).codes(10) <= tags[tag]
 
 
+PAIR = (
+    HEAD.replace("cta_group::1", "cta_group::2")
+    .replace("tile[4096]", "tile[4096];\n  .reg .b16 both;\n  .reg .b32 rank;\n  .reg .pred even")
+    .replace("  bar.sync 0;\n", """  fence.mbarrier_init.release.cluster;
+  barrier.cluster.arrive.aligned;
+  barrier.cluster.wait.aligned;
+  mov.u32 rank, %cluster_ctarank;
+  setp.eq.and.u32 even, rank, 0, leader;
+""")
+    + f"""
+  @even tcgen05.mma.cta_group::2.kind::f16 [taddr], a, b, 0x10040010, no;
+  mov.u16 both, 3;
+  @even tcgen05.commit.cta_group::2.mbarrier::arrive::one.shared::cluster.multicast::cluster.b64 [done], both; // commit
+{wait("W", "done")}
+  tcgen05.fence::after_thread_sync; // after
+  {LOAD}
+  tcgen05.wait::ld.sync.aligned; // wait::ld
+  tcgen05.fence::before_thread_sync;
+  barrier.cluster.arrive.aligned;
+  barrier.cluster.wait.aligned;
+"""
+    + TAIL.replace("cta_group::1", "cta_group::2")
+)
+
+
+def test_pairs() -> None:
+    """M 256, N 16 issued by one CTA; both wait for its multicast commit and read their half."""
+    text = Text(PAIR, 128, grid=2, cluster=2)
+    assert text.codes(20) == {""}
+    for tag, codes in (("commit", {"SML0901"}), ("wait", {"SML0940", "SML0943"}), ("after", {"SML0941"}),
+                       ("wait::ld", {"SML0943"})):  # fmt: skip
+        assert text.without(tag).codes(10) <= codes
+
+
 RELIED_ON = kernel(CLEAR + f"""
   @leader {CP} [taddr+8], s;
   @leader {CP} [taddr+12], s;

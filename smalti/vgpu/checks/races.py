@@ -63,11 +63,11 @@ class Shadow:
     """The last write and the reads since, for every `grain` bytes of a segment (16; fewer once a smaller access
     comes), and what flags in it make known. A cell holds the number of the write, and below it that of the reads."""
 
-    __slots__ = ("_cells", "_views", "flags", "grain")
+    __slots__ = ("_cells", "_size", "_views", "flags", "grain")
 
     def __init__(self, size: int) -> None:
-        self.grain = UNIT
-        self._cells: Packed = np.zeros(size // UNIT, np.int64)
+        self.grain, self._size = UNIT, size
+        self._cells: Packed | None = None  # until the first access, which says the grain
         self._views: dict[int, Packed] = {}
         self.flags: dict[int, dict[int, Clock]] = {}
 
@@ -75,12 +75,17 @@ class Shadow:
         """By units of `width` bytes: one cell each, or a row of them."""
         found = self._views.get(width)
         if found is None:
-            if width < self.grain:
-                self._cells = self._cells.repeat(self.grain // width)
+            cells = self._cells
+            if cells is None:
+                self.grain = min(width, UNIT)
+                cells = np.zeros(self._size // self.grain, np.int64)
+            elif width < self.grain:
+                cells = cells.repeat(self.grain // width)
                 self.grain = width
                 self._views.clear()
+            self._cells = cells
             per = width // self.grain
-            found = self._views[width] = self._cells if per == 1 else self._cells.reshape(-1, per)
+            found = self._views[width] = cells if per == 1 else cells.reshape(-1, per)
         return found
 
 
@@ -219,7 +224,9 @@ class Races:
         """Whether the actor may access what epoch n accessed, one of them writing. A write behind a relaxed barrier
         does not change what was read before it: relied on by compilers, promised nowhere."""
         epoch = self._history.epoch(n)
-        return (epoch.strong and strong) or ordered(epoch, actor) or (read and not self._strict and passed(epoch, actor))
+        return (
+            (epoch.strong and strong) or ordered(epoch, actor) or (read and not self._strict and passed(epoch, actor))
+        )
 
     def _one(self, actor: Actor, cells: Packed, where: Where, writes: bool, strong: bool) -> None:
         """An access by one agent."""
