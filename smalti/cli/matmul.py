@@ -10,10 +10,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from smalti.ops.prepared import Prepared
     from smalti.run.execute import Result
 
 NAME = "matmul"
 HELP = "multiply two .npy matrices on a (virtual) tensor core"
+
+CHECKED = "bounds, alignment, undefined values, races, proxy fences, barriers, tensor-memory order"
+PATIENCE = 1.0  # seconds before a progress bar is shown
+WIDTH = 40
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -21,8 +26,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("a", metavar="A.npy", help="matrix [M, K]")
     parser.add_argument("b", metavar="B.npy", help="matrix [K, N]")
-    parser.add_argument("--format", help="quantise both first: mxfp8, mxfp8_e5m2, mxfp4, nvfp4")
-    parser.add_argument("--precision", help="tf32: how float32 operands may be multiplied on Hopper")
+    parser.add_argument("--format", help="of block-scaled operands: mxfp8, mxfp8_e5m2, mxfp4, nvfp4; both are quantised")
+    parser.add_argument("--a-scales", metavar="S.npy", help="A holds elements of the format already; its scales")
+    parser.add_argument("--b-scales", metavar="S.npy", help="B holds elements of the format already; its scales")
+    parser.add_argument("--precision", help="tf32: how float32 operands may be multiplied")
     parser.add_argument("--dtype", help="of the result: f32, bf16, f16, ...")
     parser.add_argument("--device", help="virtual:sm_90a, virtual:sm_100a, cuda, ... (default: what can run it)")
     parser.add_argument("--seed", type=count, help="run under the adversarial schedule of this seed")
@@ -37,7 +44,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.output:
         check_writable(arguments.output)  # before the work, not after
-    a, b = npy.load(arguments.a), npy.load(arguments.b)
+    left, right = npy.load(arguments.a), npy.load(arguments.b)
+    a = _scaled(left, arguments.a_scales, arguments.format, 1)
+    b = _scaled(right, arguments.b_scales, arguments.format, 0)
     result = multiply(
         a, b, format=arguments.format, precision=arguments.precision, dtype=arguments.dtype, device=arguments.device,
         seed=arguments.seed, checks=not arguments.no_checks, whole_plan=arguments.plan,
@@ -46,6 +55,19 @@ def run(arguments: argparse.Namespace) -> int:
         npy.save(arguments.output, result.outputs["d"])
         print(f"written  {arguments.output}")
     return 0
+
+
+def _scaled(elements: NDArray[Any], scales: str | None, scheme: str | None, axis: int) -> Any:
+    """The matrix, or with a file of scales the block-scaled one that they make together. Errors: SML1101."""
+    if scales is None:
+        return elements
+    from smalti.errors import error
+    from smalti.run import npy
+    from smalti.run.scaled import block_scaled
+
+    if scheme is None:
+        raise error("SML1101", command="smalti matmul", problem="scales need --format, which says what they scale")
+    return block_scaled(elements, npy.load(scales), scheme, axis=axis)
 
 
 def multiply(
@@ -57,36 +79,39 @@ def multiply(
 
     start = time.perf_counter()
     prepared = prepare(a, b, dtype=dtype, precision=precision, format=format, device=device)
-    if 0 in a.shape or 0 in b.shape:
-        print("kernel   none: an empty matrix, or a sum of nothing")
-    else:
-        plan = prepared.plan()
-        lines = str(plan).splitlines()
-        print("kernel   " + lines[0])
-        for line in lines[1:] if whole_plan else ():
-            print("         " + line)
-        if not whole_plan:
-            for text in prepared.copies:
-                print(f"copied   {text}")
-            options = ", ".join(f"{k}={v}" for k, v in prepared.options.items())
-            print(f"plan     {options}; {plan.shared_bytes} bytes of shared memory; {plan.instructions} instructions")
+    _kernel(prepared, whole_plan)
     bar = _Bar() if sys.stderr.isatty() else None
-    result: Result = prepared.execute(device, seed=seed, checks=checks, progress=bar)
+    result = prepared.execute(device, seed=seed, checks=checks, progress=bar)
     seconds = time.perf_counter() - start
     print(f"device   {result.device.name} ({result.device.spec})")
     if result.figures:
         print("ran      " + ", ".join(f"{n} {what}" for what, n in result.figures.items() if what != "printed"))
     if result.device.kind == "virtual":
-        what = (
-            "bounds, alignment, undefined values, races, proxy fences, barriers, tensor-memory order" if checks else ""
-        )
-        print(f"checked  {what}: nothing found" if checks else "checked  bounds, alignment and undefined values only")
+        print(f"checked  {CHECKED}: nothing found" if checks else "checked  bounds, alignment, undefined values only")
     _errors(a, b, prepared, result.outputs["d"])
     print(f"time     {seconds:.3g} s, of which {result.seconds:.3g} s on the device")
     return result
 
 
-def _errors(a: Any, b: Any, prepared: Any, d: NDArray[Any]) -> None:
+def _kernel(prepared: Prepared, whole_plan: bool) -> None:
+    if prepared.empty:
+        print("kernel   none: an empty matrix, or sums of nothing")
+        return
+    plan = prepared.plan()
+    first, *lines = str(plan).splitlines()
+    print(f"kernel   {first}")
+    if whole_plan:
+        for line in lines:
+            print(f"         {line}")
+        return
+    for text in prepared.copies:
+        print(f"copied   {text}")
+    options = ", ".join(f"{k}={v}" for k, v in prepared.options.items())
+    columns = f"{plan.tensor_columns} columns of tensor memory; " if plan.tensor_columns else ""
+    print(f"plan     {options}; {plan.shared_bytes} bytes of shared memory; {columns}{plan.instructions} instructions")
+
+
+def _errors(a: Any, b: Any, prepared: Prepared, d: NDArray[Any]) -> None:
     """The largest difference from float64 products of the given and of the quantised operands."""
     import numpy as np
 
@@ -94,11 +119,13 @@ def _errors(a: Any, b: Any, prepared: Any, d: NDArray[Any]) -> None:
 
     if d.size == 0:
         return
+    given = [x for x in (a, b) if not isinstance(x, BlockScaled)]
     with np.errstate(all="ignore"):
-        product = np.asarray(a).astype(np.float64) @ np.asarray(b).astype(np.float64)
-        print(f"error    {_worst(d, product)} against float64 of the given operands")
-        left, right = getattr(prepared, "a", None), getattr(prepared, "b", None)
-        if isinstance(left, BlockScaled) and isinstance(right, BlockScaled):
+        if len(given) == 2:
+            product = np.asarray(a).astype(np.float64) @ np.asarray(b).astype(np.float64)
+            print(f"error    {_worst(d, product)} against float64 of the given operands")
+        left, right = prepared.operands
+        if isinstance(left, BlockScaled):
             quantised = left.dequantize(np.float64) @ right.dequantize(np.float64)
             print(f"error    {_worst(d, quantised)} against float64 of the quantised operands")
 
@@ -117,15 +144,15 @@ def _worst(d: Any, wanted: Any) -> str:
 
 
 class _Bar:
-    """A progress bar on standard error, shown once a run has taken a second."""
+    """A progress bar on standard error, shown once a run has taken a while."""
 
     def __init__(self) -> None:
         self._start, self._shown = time.perf_counter(), False
 
     def __call__(self, done: int, total: int) -> None:
-        if time.perf_counter() - self._start < 1 and not self._shown:
+        if time.perf_counter() - self._start < PATIENCE and not self._shown:
             return
         self._shown = True
-        filled = 40 * done // total
+        filled = WIDTH * done // max(total, 1)
         end = "\n" if done == total else ""
-        print(f"\r[{'#' * filled}{'.' * (40 - filled)}] {done}/{total}", end=end, file=sys.stderr, flush=True)
+        print(f"\r[{'#' * filled}{'.' * (WIDTH - filled)}] {done}/{total}", end=end, file=sys.stderr, flush=True)

@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     from smalti.run import run as execute
     from smalti.run.files import check_writable, read_text
 
-    if arguments.output:
+    if arguments.output is not None:
         check_writable(arguments.output)
     text = read_text(arguments.ptx)
     launch = launch_file.load(arguments.launch)

@@ -40,12 +40,20 @@ def check_writable(path: str | Path) -> None:
         raise error("SML0117", path=str(path), reason=f"there is no folder {folder}")
     if Path(path).is_dir() or not os.access(folder, os.W_OK):
         raise error("SML0117", path=str(path), reason="it is a folder or lies in one that is read-only")
+    _replaceable(Path(path))
+
+
+def _replaceable(path: Path) -> None:
+    """Refuse to put a file in the place of a device, a pipe or a socket, /dev/null among them."""
+    if path.exists() and not path.is_file():
+        raise error("SML0117", path=str(path), reason="it is there and no regular file")
 
 
 def write_aside(path: str | Path, write: Callable[[BinaryIO], object]) -> None:
     """Calls `write` with a binary file beside `path` and renames it to `path` when it is complete; nothing is
     left if it fails. Errors: SML0117 (the folder or file cannot be written)."""
     path = Path(path)
+    _replaceable(path)
     try:
         descriptor, aside = tempfile.mkstemp(prefix=f".{path.name[:40]}.", suffix=".part", dir=path.parent)
     except OSError as failed:

@@ -37,6 +37,8 @@ def load(path: str | Path, dtype: str | None = None) -> NDArray[Any]:
     same width. Errors: SML0114 (no such array), SML0115 (cannot be read), SML0116 (the format was lost and none
     is declared), SML0113 (`dtype` of another width).
     """
+    if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
+        raise error("SML0115", path=str(path), reason="it is no regular file")  # a pipe would never answer
     try:
         with open(path, "rb") as file:
             return _read(file, str(path), dtype)
@@ -80,6 +82,7 @@ def _header(file: BinaryIO, path: str) -> tuple[str, bool, tuple[int, ...]]:
         descr, fortran, shape = fields["descr"], fields["fortran_order"], fields["shape"]
         good = isinstance(descr, str) and isinstance(fortran, bool) and isinstance(shape, tuple)
         good = good and all(type(n) is int and 0 <= n < 1 << 48 for n in shape) and len(shape) <= 32
+        good = good and math.prod(n or 1 for n in shape) < 1 << 48  # NumPy's own bound counts so
         good = good and (descr[1:] in _LOST or name_of(np.dtype(descr)) is not None)
     except (ValueError, SyntaxError, TypeError, KeyError, MemoryError, RecursionError):
         good = False
