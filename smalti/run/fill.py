@@ -88,7 +88,10 @@ def _from_integers(reader: Reader, numbers: NDArray[np.int64], buffer: Buffer) -
 def _npy(reader: Reader, value: Any, buffer: Buffer) -> Bits:
     """An array file below the folder, of the buffer's dtype or of raw bits of its width."""
     relative = Path(reader.string(value))
-    path = (reader.folder / relative).resolve()
+    try:
+        path = (reader.folder / relative).resolve()
+    except (ValueError, OSError, RuntimeError):  # a NUL, half a surrogate pair, links in a circle
+        reader.refuse(f"{str(relative)!r} is no path")
     if relative.is_absolute() or not path.is_relative_to(reader.folder.resolve()):
         raise error("SML0162", file=reader.file, path=str(relative))
     found, _ = as_bits(npy.load(path, buffer.dtype), what=str(relative), dtype=buffer.dtype)

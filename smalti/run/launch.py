@@ -90,7 +90,8 @@ class Scalar:
 
     def encode(self) -> bytes:
         if "f" in self.type:
-            return np.array([self.value], numpy_dtype(self.type)).tobytes()
+            with np.errstate(over="ignore"):
+                return np.array([self.value], numpy_dtype(self.type)).tobytes()
         size = type_bits(self.type) // 8
         low, high = -(1 << 8 * size - 1), (1 << 8 * size) - 1
         low, high = (0, high) if self.type[0] == "u" else (low, high >> (self.type[0] == "s"))

@@ -7,6 +7,7 @@ files must lie below the launch file's own folder. It must not know what the ker
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,8 @@ class _LaunchReader(Reader):
             dense=self.get(f, "dense", self.truth, False),
         )
         self.take(plain.nbytes * (2 if "expected" in f else 1))
+        if math.prod(n or 1 for n in shape) >= 1 << 48:
+            self.refuse(f"shape {list(shape)} is too large")  # beside a 0, where it takes no memory
         return Buffer(
             plain.name,
             plain.dtype,
@@ -142,7 +145,12 @@ class _LaunchReader(Reader):
 
     def tolerance(self, value: Any) -> tuple[float, float]:
         f = self.fields(value, "", "absolute relative")
-        read = self.number
+
+        def read(value: Any) -> float:
+            if not 0 <= self.number(value) < math.inf:
+                self.refuse(f"must be a finite number from 0 on, is {value}")
+            return float(value)
+
         return float(self.get(f, "absolute", read, 0)), float(self.get(f, "relative", read, 0))
 
     # -- parameters -------------------------------------------------------------------------------------
