@@ -59,7 +59,7 @@ class Quantized:
 
 def lookup(name: str) -> Scheme:
     """The scheme called `name`; SML1012 if there is none."""
-    found = SCHEMES.get(name)
+    found = SCHEMES.get(name) if isinstance(name, str) else None
     if found is None:
         raise error("SML1012", scheme=name, known=", ".join(SCHEMES))
     return found
@@ -87,8 +87,11 @@ def quantize(
     Raises SML1011 (other dtypes, 0-D), SML1012 (scheme), SML1013 (axis, scale_rounding, global_scale).
     """
     kind = lookup(scheme)
-    array = np.asarray(x)
-    if array.dtype not in (np.float32, np.float64):
+    try:
+        array = np.asarray(x)
+    except ValueError as ragged:
+        raise error("SML1011", got="rows that differ", fmt=kind.name) from ragged
+    if array.dtype.newbyteorder("=") not in (np.float32, np.float64):
         raise error("SML1011", got=str(array.dtype), fmt=kind.name)
     rounding = scale_rounding or ("even" if kind.two_level else "floor")
     _check_options(array, kind, axis, rounding, global_scale)
@@ -149,7 +152,7 @@ _GLOBAL = {True: "a finite number above 0", False: "None: this scheme has no glo
 def _check_options(array: Array, kind: Scheme, axis: int, rounding: str, global_scale: float | None) -> None:
     if array.ndim == 0:
         raise error("SML1011", got="a 0-D array", fmt=kind.name)
-    if not -array.ndim <= axis < array.ndim:
+    if not isinstance(axis, int | np.integer) or not -array.ndim <= axis < array.ndim:
         raise error("SML1013", what="axis", got=axis, scheme=kind.name, legal=f"{-array.ndim} to {array.ndim - 1}")
     if rounding not in SCALE_ROUNDINGS:
         raise error("SML1013", what="scale_rounding", got=rounding, scheme=kind.name, legal=", ".join(SCALE_ROUNDINGS))

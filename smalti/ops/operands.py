@@ -63,9 +63,11 @@ def plain(a: Any, b: Any, *, dtype: str | None, precision: str | None, turned: t
 
 
 def _types(a: str, b: str, precision: str | None) -> tuple[str, str]:
+    if precision not in (None, "tf32"):
+        raise error("SML0611", precision=str(precision))
     if a == b == "f32":
-        if precision != "tf32":
-            raise error("SML0611", precision=str(precision))
+        if precision is None:
+            raise error("SML0611", precision=precision)
         return "tf32", "tf32"
     fine = (a == b and a in ("bf16", "f16")) or {a, b} <= set(FLOAT8) or {a, b} <= set(INT8)
     if not fine:

@@ -47,6 +47,8 @@ def device(spec: str | Device | None = None, *, arch: str | None = None, work: f
         return _matching(spec, arch)
     if spec is None:
         return _default(arch, work)
+    if not isinstance(spec, str):
+        raise error("SML0170", spec=spec, known=_known())
     if m := re.fullmatch(r"virtual(?::(\w+))?", spec):
         name = m.group(1) or arch or "sm_90a"
         if m.group(1) or name in DEVICES:

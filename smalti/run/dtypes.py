@@ -111,7 +111,10 @@ def _imported(value: Any, what: str) -> Array:
             return np.from_dlpack(value)
         except (BufferError, RuntimeError, TypeError, ValueError) as refused:
             raise error("SML0112", what=what, reason=str(refused)) from refused
-    return np.asarray(value)
+    try:
+        return np.asarray(value)
+    except ValueError as ragged:
+        raise error("SML0111", what=what, dtype="object (its rows differ)", known=", ".join(DTYPES)) from ragged
 
 
 def _is_torch(value: Any) -> bool:
