@@ -251,6 +251,8 @@ class Declarations:
                 values.append(self.element(type_))
             if len(values) > MAX_ELEMENTS:
                 self.too_many("initial values", len(values), MAX_ELEMENTS)
+            if 0 < count[level] * row < len(values):
+                raise self.tokens.wrong(self.at, f"at most {count[level] * row} initial values")
             if self.text[self.at] == ",":
                 self.at += 1
             elif self.text[self.at] != "}":

@@ -194,6 +194,11 @@ def _bad_items(flags: npt.NDArray[Any], width: int, item: int) -> Bools:
     return bad[:, 0] if item == width else bad
 
 
+def _hex(address: int) -> str:
+    """An address as PTX sees it: 64 bits without a sign."""
+    return hex(address & (1 << 64) - 1)
+
+
 def make_segment(
     kind: str, name: str, size: int, *, data: Bytes | None = None, address: int = 0, defined: bool = True,
     low: int = 0, writable: bool = True, owner: Any = None,
@@ -265,8 +270,8 @@ class Memory:
             if np.count_nonzero(odd):
                 bad = int(a[np.flatnonzero(odd)[0]])
                 raise error(
-                    "SML0804", at=agent.loc, address=hex(bad), space=space, width=width, who=agent.who(),
-                    nearest=hex(bad & -width),
+                    "SML0804", at=agent.loc, address=_hex(bad), space=space, width=width, who=agent.who(),
+                    nearest=_hex(bad & -width),
                 )  # fmt: skip
         if space in ("shared", "shared::cta", "shared::cluster"):
             return self._shared(agent, cta, space, a, width)
@@ -312,9 +317,9 @@ class Memory:
 
     def _shared_of(self, agent: Agent, cta: CTA, space: str, rank: int, address: int) -> Segment:
         if rank >= len(cta.cluster.ctas) or rank < 0:
-            raise error("SML0805", at=agent.loc, address=hex(address), space=space, who=agent.who())
+            raise error("SML0805", at=agent.loc, address=_hex(address), space=space, who=agent.who())
         if space != "shared::cluster" and rank != cta.rank:
-            raise error("SML0806", at=agent.loc, address=hex(address), rank=rank, own=cta.rank, who=agent.who())
+            raise error("SML0806", at=agent.loc, address=_hex(address), rank=rank, own=cta.rank, who=agent.who())
         return cta.cluster.ctas[rank].shared
 
     def _global(self, agent: Agent, a: Offsets, width: int) -> Parts:
@@ -329,7 +334,7 @@ class Memory:
         for i in np.unique(index):
             which = np.flatnonzero(index == i)
             if i < 0:
-                raise error("SML0805", at=agent.loc, address=hex(int(a[which[0]])), space="global", who=agent.who())
+                raise error("SML0805", at=agent.loc, address=_hex(int(a[which[0]])), space="global", who=agent.who())
             segment = self._segments[int(i)]
             self._one(agent, segment, a[which] - segment.address, width)
             out.append((segment, a[which] - segment.address, which))
@@ -341,7 +346,7 @@ class Memory:
         if (windows == first).all():
             space = _WINDOWS.get(first << 40)
             if space is None:
-                raise error("SML0805", at=agent.loc, address=hex(int(a[0])), space="generic", who=agent.who())
+                raise error("SML0805", at=agent.loc, address=_hex(int(a[0])), space="generic", who=agent.who())
             local = a if space == "global" else a - (first << 40)
             return self.resolve(agent, cta, "shared::cluster" if space == "shared" else space, local, width)
         out: Parts = []

@@ -19,6 +19,9 @@ from smalti.vgpu.warp import WARP, Gang
 if TYPE_CHECKING:
     from smalti.vgpu.machine import CTA
 
+# Bytes of variables that a program may have: constants (PTX ISA 5.1.3), a thread's local memory (CUDA programming
+# guide, technical specifications), and of global memory what strangers' files may take here.
+MOST_BYTES = {"const": 64 << 10, "local": 512 << 10, "global": 1 << 30}
 CODE_BASE = 0x7A00_0000_0000  # addresses of functions (private values)
 
 
@@ -40,6 +43,7 @@ class Symbols:
         constants: list[tuple[int, Variable]] = []
         dynamic: list[Variable] = []
         module_variables = [v for v in self.module.items if isinstance(v, Variable)]
+        self._bounded([*module_variables, *self.program.variables])
         for v in [*module_variables, *self.program.variables]:
             align = v.align or max(1, min(16, v.size or 1) if v.count else v.size)
             if v.space == "shared":
@@ -86,6 +90,14 @@ class Symbols:
             raise error("SML0811", entry=self.config.entry, wanted=params, given=len(self.config.params))
         for v in module_variables:
             self._initialise(v)
+
+    def _bounded(self, variables: list[Variable]) -> None:
+        """Refuse variables that are too large before memory is taken for them. Errors: SML0213."""
+        for space, limit in MOST_BYTES.items():
+            size = sum(v.size for v in variables if v.space == space)
+            if size > limit:
+                what = f"bytes of .{space} variables"
+                raise error("SML0213", name=self.config.entry, what=what, count=size, limit=limit)
 
     def _initialise(self, v: Variable) -> None:
         if v.space not in ("global", "const") or not v.initial:
