@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from smalti.errors import error, public
@@ -73,7 +72,7 @@ def prepare(
 def _quantised(x: Any, format: str, axis: int, name: str) -> BlockScaled:
     if isinstance(x, BlockScaled):
         raise error("SML0734", operand=name, scheme=x.scheme.name, format=format)
-    return quantize(np.asarray(x), format, axis=axis)
+    return quantize(x, format, axis=axis)
 
 
 def _runs_on(device: str | Device | None, operands: str, known: tuple[str, ...]) -> str:

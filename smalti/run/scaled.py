@@ -108,6 +108,8 @@ def quantize(
     each 16 elements and a global float32 scale. `scale_rounding`: "floor", "ceil" or "even" for the block scales.
     Rules and special values: `smalti.numerics.quantize.quantize`. Errors: SML1011 to SML1013, SML0119.
     """
+    if (ndim := getattr(x, "ndim", 2)) != 2:
+        raise error("SML0119", ndim=ndim)
     found = rules.quantize(x, scheme, axis=axis, scale_rounding=scale_rounding, global_scale=global_scale)
     return BlockScaled(found.scheme, found.elements, found.scales, found.axis, found.global_scale)
 
