@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     from smalti.run import npy
     from smalti.run.files import check_writable
 
-    if arguments.output:
+    if arguments.output is not None:
         check_writable(arguments.output)  # before the work, not after
     left, right = npy.load(arguments.a), npy.load(arguments.b)
     a = _scaled(left, arguments.a_scales, arguments.format, 1)
