@@ -73,8 +73,8 @@ def facts(dtype: DType | str, *, axis: int = -1, alignment: int = BULK) -> Facts
     Errors: SML0321 for an unknown dtype.
     """
     name = dtype.name if isinstance(dtype, DType) else dtype
-    if name not in DTYPES:
-        raise error("SML0321", name=str(name), known=", ".join(DTYPES))
+    if not isinstance(name, str) or name not in DTYPES:
+        raise error("SML0321", name=str(name)[:40], known=", ".join(DTYPES))
     return Facts(DTYPES[name], axis, alignment)
 
 

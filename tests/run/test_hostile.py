@@ -117,6 +117,12 @@ def test_options_of_quantize():
     )
 
 
+@pytest.mark.parametrize("dtype", [np.zeros((2, 2)), ["f32"], None])
+def test_a_result_that_is_no_dtype(dtype):
+    assert code(sm.facts, dtype) == "SML0321"
+    assert sm.facts("f32").dtype.name == "f32"
+
+
 # -- programs ------------------------------------------------------------------------------------------
 
 
