@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from smalti.run.devices import device as device
     from smalti.run.dtypes import numpy_dtype as numpy_dtype
     from smalti.run.scaled import BlockScaled as BlockScaled
+    from smalti.run.scaled import block_scaled as block_scaled
     from smalti.run.scaled import quantize as quantize
     from smalti.run.sparse import compress as compress
     from smalti.run.sparse import prune as prune
@@ -131,6 +132,7 @@ _NAMES = {
     "scale_tile": "smalti.lang.scales",
     "quantize": "smalti.run.scaled",
     "BlockScaled": "smalti.run.scaled",
+    "block_scaled": "smalti.run.scaled",
     "prune": "smalti.run.sparse",
     "compress": "smalti.run.sparse",
     "sparse_metadata": "smalti.lang.sparse",

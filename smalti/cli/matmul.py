@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from smalti.ops.prepared import Prepared
     from smalti.run.execute import Result
+    from smalti.run.scaled import BlockScaled
 
 NAME = "matmul"
 HELP = "multiply two .npy matrices on a (virtual) tensor core"
@@ -26,9 +27,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
     parser.add_argument("a", metavar="A.npy", help="matrix [M, K]")
     parser.add_argument("b", metavar="B.npy", help="matrix [K, N]")
-    parser.add_argument("--format", help="of block-scaled operands: mxfp8, mxfp8_e5m2, mxfp4, nvfp4; both are quantised")
-    parser.add_argument("--a-scales", metavar="S.npy", help="A holds elements of the format already; its scales")
-    parser.add_argument("--b-scales", metavar="S.npy", help="B holds elements of the format already; its scales")
+    parser.add_argument("--format", help="quantise both first: mxfp8, mxfp8_e5m2, mxfp4, nvfp4")
+    for name in "ab":
+        has = f"{name.upper()} holds elements of the format already"
+        parser.add_argument(f"--{name}-scales", metavar="S.npy", help=f"{has}: the scale of each block along K")
+        parser.add_argument(f"--{name}-global", metavar="X", type=float, help=f"{has}: the global scale of nvfp4")
     parser.add_argument("--precision", help="tf32: how float32 operands may be multiplied")
     parser.add_argument("--dtype", help="of the result: f32, bf16, f16, ...")
     parser.add_argument("--device", help="virtual:sm_90a, virtual:sm_100a, cuda, ... (default: what can run it)")
@@ -44,11 +47,15 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.output is not None:
         check_writable(arguments.output)  # before the work, not after
-    left, right = npy.load(arguments.a), npy.load(arguments.b)
-    a = _scaled(left, arguments.a_scales, arguments.format, 1)
-    b = _scaled(right, arguments.b_scales, arguments.format, 0)
+    a: Any = npy.load(arguments.a)
+    b: Any = npy.load(arguments.b)
+    scheme = arguments.format
+    if arguments.a_scales or arguments.b_scales:
+        a = _scaled(a, arguments.a_scales, arguments.a_global, scheme, 1)
+        b = _scaled(b, arguments.b_scales, arguments.b_global, scheme, 0)
+        scheme = None
     result = multiply(
-        a, b, format=arguments.format, precision=arguments.precision, dtype=arguments.dtype, device=arguments.device,
+        a, b, format=scheme, precision=arguments.precision, dtype=arguments.dtype, device=arguments.device,
         seed=arguments.seed, checks=not arguments.no_checks, whole_plan=arguments.plan,
     )  # fmt: skip
     if arguments.output:
@@ -57,17 +64,20 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _scaled(elements: NDArray[Any], scales: str | None, scheme: str | None, axis: int) -> Any:
-    """The matrix, or with a file of scales the block-scaled one that they make together. Errors: SML1101."""
-    if scales is None:
-        return elements
+def _scaled(x: NDArray[Any], scales: str | None, level: float | None, scheme: str | None, axis: int) -> BlockScaled:
+    """The block-scaled matrix of elements and a file of their scales; without one the matrix is quantised.
+
+    Errors: SML1101, and those of `block_scaled` and `quantize`.
+    """
     from smalti.errors import error
     from smalti.run import npy
-    from smalti.run.scaled import block_scaled
+    from smalti.run.scaled import block_scaled, quantize
 
     if scheme is None:
         raise error("SML1101", command="smalti matmul", problem="scales need --format, which says what they scale")
-    return block_scaled(elements, npy.load(scales), scheme, axis=axis)
+    if scales is None:
+        return quantize(x, scheme, axis=axis)
+    return block_scaled(x, npy.load(scales), scheme, axis=axis, global_scale=level)
 
 
 def multiply(

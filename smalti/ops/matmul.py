@@ -63,10 +63,11 @@ def prepare(
         raise error("SML0732", scaled="a" if scaled[0] else "b", plain="b" if scaled[0] else "a")
     if all(scaled):
         _runs_on(device, "block-scaled operands", ("sm_100",))
-        return matmul_blackwell_host.prepare(a, b, dtype=dtype, options=options)
+        return matmul_blackwell_host.prepare(a, b, dtype=dtype, device=device, options=options)
     if _runs_on(device, "plain arrays", ("sm_90", "sm_100")) == "sm_90":
         return matmul_hopper_host.prepare(a, b, dtype=dtype, precision=precision, device=device, options=options)
-    return matmul_blackwell_dense_host.prepare(a, b, dtype=dtype, precision=precision, options=options)
+    host = matmul_blackwell_dense_host
+    return host.prepare(a, b, dtype=dtype, precision=precision, device=device, options=options)
 
 
 def _quantised(x: Any, format: str, axis: int, name: str) -> BlockScaled:

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from smalti.lang.dtypes import DType
-from smalti.ops.blackwell_tiles import Shape, fit, least_waste
+from smalti.ops.blackwell_tiles import Shape, fastest, fit
 from smalti.ops.matmul_blackwell_dense import matmul_blackwell
 from smalti.ops.operands import LINE, plain
 from smalti.ops.prepared import Prepared
+from smalti.run.devices import Device
 
 __all__ = ["choose", "prepare"]
 
@@ -29,6 +30,7 @@ def prepare(
     *,
     dtype: str | None = None,
     precision: str | None = None,
+    device: str | Device | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Prepared:
     """What `sm.matmul(a, b)` will run on Blackwell: a [M, K], b [K, N], any sizes from 0 on. Types and results as on
@@ -36,14 +38,14 @@ def prepare(
     """
     made = plain(a, b, dtype=dtype, precision=precision, turned=TURNED)
     m, n, _ = made.shape
-    chosen = choose(m, n, made.kind) if options is None else options
+    chosen = choose(m, n, made.kind, device) if options is None else options
     read_as = dict(zip("ab", made.types, strict=True))
     arrays = (made.a, made.b)
     return Prepared(matmul_blackwell, made.shape, (a, b), arrays, made.result, chosen, read_as, made.copies)
 
 
-def choose(m: int, n: int, kind: DType) -> dict[str, Any]:
-    """Tile, stages and accumulators: the shape that wastes the least of M and N."""
-    best = least_waste(SHAPES, m, n)
+def choose(m: int, n: int, kind: DType, device: str | Device | None = None) -> dict[str, Any]:
+    """Tile, stages and accumulators: the shape that takes the least time."""
+    best = fastest(SHAPES, m, n, device)
     stages, outs = fit(best, 0)
     return {"tile": (*best, LINE * 8 // kind.bits), "stages": stages, "slots": 2, "outs": outs}

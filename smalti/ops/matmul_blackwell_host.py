@@ -12,10 +12,11 @@ import numpy as np
 
 from smalti.errors import error
 from smalti.numerics.formats import FORMATS
-from smalti.ops.blackwell_tiles import Shape, fit, least_waste
+from smalti.ops.blackwell_tiles import Shape, fastest, fit
 from smalti.ops.matmul_blackwell import mx_matmul
 from smalti.ops.operands import LINE
 from smalti.ops.prepared import Prepared
+from smalti.run.devices import Device
 from smalti.run.scaled import ATOM_BYTES, ATOM_FACTORS, ATOM_ROWS, BlockScaled
 
 __all__ = ["choose", "prepare"]
@@ -28,7 +29,12 @@ SHAPES = (Shape(256, 192), Shape(128, 384), Shape(384, 128), Shape(128, 256), Sh
 
 
 def prepare(
-    a: BlockScaled, b: BlockScaled, *, dtype: str | None = None, options: Mapping[str, Any] | None = None
+    a: BlockScaled,
+    b: BlockScaled,
+    *,
+    dtype: str | None = None,
+    device: str | Device | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> Prepared:
     """What `matmul` will run for a [M, K] scaled along its last axis and b [K, N] scaled along its first.
 
@@ -48,7 +54,7 @@ def prepare(
     if result not in RESULTS:
         raise error("SML0613", dtype=result, a=a.scheme.name, legal=", ".join(RESULTS))
     m, n = a.shape[0], b.shape[1]
-    chosen = dict(options) if options is not None else choose(m, n, a)
+    chosen = dict(options) if options is not None else choose(m, n, a, device)
     chosen.setdefault("global_scale", a.global_scale is not None or b.global_scale is not None)
     copies = ("b: transposed, for block-scaled operands are read along K only",) if b.elements.size else ()
     arrays = (a, b, np.array([_level(a) * _level(b)], np.float32))
@@ -59,9 +65,9 @@ def _level(operand: BlockScaled) -> np.float32:
     return np.float32(1) if operand.global_scale is None else operand.global_scale
 
 
-def choose(m: int, n: int, a: BlockScaled) -> dict[str, Any]:
-    """Tile, stages and accumulators: the shape that wastes the least of M and N."""
-    best = least_waste(SHAPES, m, n)
+def choose(m: int, n: int, a: BlockScaled, device: str | Device | None = None) -> dict[str, Any]:
+    """Tile, stages and accumulators: the shape that takes the least time."""
+    best = fastest(SHAPES, m, n, device)
     deep = LINE * 8 // FORMATS[a.scheme.element].bits
     atoms = deep // (a.scheme.block * ATOM_FACTORS)
     groups = -(-best.rows // ATOM_ROWS) - (-best.columns // ATOM_ROWS) + 1  # a tile of B may begin inside an atom

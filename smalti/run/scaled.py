@@ -13,10 +13,21 @@ from numpy.typing import NDArray
 
 from smalti.errors import error
 from smalti.numerics import quantize as rules
-from smalti.numerics.formats import FORMATS, pack4
+from smalti.numerics.convert import encode
+from smalti.numerics.formats import FORMATS, decode, pack4
 from smalti.numerics.quantize import Scheme
+from smalti.run.dtypes import as_bits
 
-__all__ = ["ATOM_BYTES", "ATOM_FACTORS", "ATOM_ROWS", "BlockScaled", "quantize", "tile_scales", "untile_scales"]
+__all__ = [
+    "ATOM_BYTES",
+    "ATOM_FACTORS",
+    "ATOM_ROWS",
+    "BlockScaled",
+    "block_scaled",
+    "quantize",
+    "tile_scales",
+    "untile_scales",
+]
 
 Array = NDArray[Any]
 # A tile of scales in memory: 128 rows x 4 factors, byte (r % 32) * 16 + (r / 32) * 4 + s (PTX 9.7.16.10.7).
@@ -112,6 +123,34 @@ def quantize(
         raise error("SML0119", ndim=ndim)
     found = rules.quantize(x, scheme, axis=axis, scale_rounding=scale_rounding, global_scale=global_scale)
     return BlockScaled(found.scheme, found.elements, found.scales, found.axis, found.global_scale)
+
+
+def block_scaled(
+    elements: Any, scales: Any, scheme: str, *, axis: int = -1, global_scale: float | None = None
+) -> BlockScaled:
+    """A block-scaled matrix of elements and scales that exist already.
+
+    elements   codes of the scheme's element format, or an array of that type (ml_dtypes)
+    scales     one for each block along `axis`: codes (uint8, float8_e8m0fnu), or float32 or float64 numbers that the
+               scale format has, powers of two for MX schemes
+    Errors: SML0122 a scale that the format does not have, or NaN; SML0111, SML1002, SML1012 to SML1014 as
+    `smalti.numerics.quantize.dequantize`; SML0119 not a matrix.
+    """
+    kind, given = rules.lookup(scheme), np.asarray(scales)
+    bits, name = as_bits(elements, what="elements")
+    elements = bits if name == kind.element else elements
+    values = given.astype(np.float64) if given.dtype in (np.float32, np.float64) else None
+    codes = encode(values, kind.scale, satfinite=True) if values is not None else given
+    _, known, codes = rules.check(elements, codes, scheme, axis=axis, global_scale=global_scale)
+    found = decode(codes, kind.scale)
+    wrong = np.isnan(found) if values is None else ~(found == values)
+    if wrong.any():
+        at = tuple(map(int, np.argwhere(wrong)[0]))
+        value = float("nan") if values is None else float(values[at])
+        nearest = 1.0 if np.isnan(found[at]) else float(found[at])
+        raise error("SML0122", value=value, index=at, fmt=kind.scale, nearest=nearest)
+    level = None if global_scale is None else np.float32(global_scale)
+    return BlockScaled(kind, known, codes, axis, level)
 
 
 def tile_scales(scales: Array, padding: int = 0) -> NDArray[np.uint8]:
