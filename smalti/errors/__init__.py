@@ -143,9 +143,7 @@ def _rebuild(code: str, params: dict[str, Any], location: Loc | None, pointed: b
 @functools.cache
 def _class_for(builtin: str) -> type[SmaltiError]:
     base = getattr(builtins, builtin)
-    return type(
-        f"Smalti{builtin}", (SmaltiError, base), {"__module__": __name__, "__doc__": SmaltiError.__doc__}
-    )
+    return type(f"Smalti{builtin}", (SmaltiError, base), {"__module__": __name__, "__doc__": SmaltiError.__doc__})
 
 
 def _plain(value: Any) -> Any:

@@ -99,8 +99,7 @@ def parse(text: str, name: str) -> Entry:
     if problems:
         raise ValueError(f"{name}: " + "; ".join(problems))
     clean: dict[str, Any] = {
-        key: tuple(v.strip() for v in value) if key in _LISTS else value.strip()
-        for key, value in data.items()
+        key: tuple(v.strip() for v in value) if key in _LISTS else value.strip() for key, value in data.items()
     }
     return Entry(**clean)
 
@@ -137,9 +136,7 @@ def _problems(data: dict[str, Any], name: str) -> list[str]:
     if not data["situations"] or not data["solutions"]:
         problems.append("at least one situation and one solution")
     problems += [f"related {code!r} is no code" for code in data["related"] if not CODE.match(code)]
-    problems += [
-        f"needs {what!r} is none of {', '.join(NEEDS)}" for what in data.get("needs", ()) if what not in NEEDS
-    ]
+    problems += [f"needs {what!r} is none of {', '.join(NEEDS)}" for what in data.get("needs", ()) if what not in NEEDS]
     if SUGGESTS.search(" ".join(named)) and not data.get("advised"):
         problems.append("the message suggests a value: `advised` must apply it")
     return problems

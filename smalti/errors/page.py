@@ -55,8 +55,6 @@ def _bullets(items: tuple[str, ...], mark: str, width: int) -> str:
     for number, item in enumerate(items, 1):
         head = f"  {mark or f'{number}.'} "
         lines.append(
-            textwrap.fill(
-                " ".join(item.split()), width, initial_indent=head, subsequent_indent=" " * len(head)
-            )
+            textwrap.fill(" ".join(item.split()), width, initial_indent=head, subsequent_indent=" " * len(head))
         )
     return "\n".join(lines)

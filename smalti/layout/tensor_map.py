@@ -129,8 +129,7 @@ class TensorMap:
             return (self.channels, self.pixels)
         first = 1 if self.interleave == "none" else 0
         return tuple(
-            b if d < first else -(-b // s)
-            for d, (b, s) in enumerate(zip(self.box, self.element_stride, strict=True))
+            b if d < first else -(-b // s) for d, (b, s) in enumerate(zip(self.box, self.element_stride, strict=True))
         )
 
     @property
@@ -222,9 +221,7 @@ def _rank(m: TensorMap) -> None:
         raise error("SML0131", rank=m.rank, least=least)
     corners = m.rank - 2 if m.mode == "im2col" else 1  # the wide modes walk the width alone
     counts = {"stride": (m.stride, m.rank - 1), "element_stride": (m.element_stride, m.rank)}
-    counts |= (
-        {"box": (m.box, m.rank)} if m.tiled else {"lower": (m.lower, corners), "upper": (m.upper, corners)}
-    )
+    counts |= {"box": (m.box, m.rank)} if m.tiled else {"lower": (m.lower, corners), "upper": (m.upper, corners)}
     for field, (have, want) in counts.items():
         if len(have) != want:
             raise error("SML0145", field=field, have=len(have), want=want, rank=m.rank)
@@ -259,9 +256,7 @@ def _box(m: TensorMap) -> None:
     unit = 128 // m.element.shared_bits
     if m.interleave == "none" and m.box[0] % unit:
         inner = m.box[0] * m.element.shared_bits / 8
-        raise error(
-            "SML0136", box=m.box[0], type=m.type, bytes=f"{inner:g}", nearest=-(-m.box[0] // unit) * unit
-        )
+        raise error("SML0136", box=m.box[0], type=m.type, bytes=f"{inner:g}", nearest=-(-m.box[0] // unit) * unit)
 
 
 def _span(m: TensorMap) -> None:

@@ -267,12 +267,15 @@ def test_a_missing_piece_is_reported(name: str, tag: str) -> None:
 PAIR = (
     HEAD.replace("cta_group::1", "cta_group::2")
     .replace("tile[4096]", "tile[4096];\n  .reg .b16 both;\n  .reg .b32 rank;\n  .reg .pred even")
-    .replace("  bar.sync 0;\n", """  fence.mbarrier_init.release.cluster;
+    .replace(
+        "  bar.sync 0;\n",
+        """  fence.mbarrier_init.release.cluster;
   barrier.cluster.arrive.aligned;
   barrier.cluster.wait.aligned;
   mov.u32 rank, %cluster_ctarank;
   setp.eq.and.u32 even, rank, 0, leader;
-""")
+""",
+    )
     + f"""
   @even tcgen05.mma.cta_group::2.kind::f16 [taddr], a, b, 0x10040010, no;
   mov.u16 both, 3;
@@ -298,14 +301,17 @@ def test_pairs() -> None:
         assert text.without(tag).codes(10) <= codes
 
 
-RELIED_ON = kernel(CLEAR + f"""
+RELIED_ON = kernel(
+    CLEAR
+    + f"""
   @leader {CP} [taddr+8], s;
   @leader {CP} [taddr+12], s;
   @leader tcgen05.mma.cta_group::1.kind::f16 [taddr], [taddr+8], b, 0x04020010, no;
   @leader {CP} [taddr+8], s; // again
   @leader {COMMIT} [done];
 {wait("W", "done")}
-""")
+"""
+)
 
 
 def test_orders_that_no_document_promises() -> None:
