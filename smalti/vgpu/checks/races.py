@@ -197,8 +197,9 @@ class Races:
     def _operation(self, op: Any) -> Actor:
         actor: Actor | None = getattr(op, "actor", None)
         if actor is None:
+            serial = (getattr(op, "spokesman", None) or op).serial
             asynchronous = op.proxy == "async"
-            actor = Actor(op.cta.cluster.index, OPERATION, op.serial, op.clock, asynchronous, op.who, op.loc)
+            actor = Actor(op.cta.cluster.index, OPERATION, serial, op.clock, asynchronous, op.who, op.loc)
             op.actor = actor
         return actor
 
@@ -211,7 +212,7 @@ class Races:
     def _number(self, actor: Actor, strong: bool) -> int:
         cluster, agent, time, _, asynchronous, who, loc, settled = actor
         return self._history.number(
-            (cluster, agent, time, strong, loc, settled),
+            (cluster, time, strong) if agent == OPERATION else (cluster, agent, time, strong, loc, settled),
             lambda: Epoch(cluster, agent, time, strong, not asynchronous and not settled, who(), loc),
         )
 

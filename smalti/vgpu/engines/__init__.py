@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from smalti.errors import Loc
 from smalti.vgpu.clocks import Clock, common
@@ -25,6 +25,8 @@ class AsyncOp:
     engine = ""
     results: frozenset[int] = frozenset()  # numbers of the registers that it will write
     order = "weak"  # of its writes; reductions are "relaxed" (PTX 9.7.9.25.4.2): they race with no atomic
+    spokesman: AsyncOp | None = None  # the first of those that are waited for only together with this one
+    actor: Any = None  # belongs to checks
     interlocked = False  # the hardware itself makes later instructions wait for these registers
 
     def __init__(self, cta: CTA, issuer: Warp | list[Warp], loc: Loc | None, what: str) -> None:

@@ -27,6 +27,7 @@ RELIED_ON = {("mma", "cp"), ("cp", "cp")}
 _ISSUED = "tcgen05.issued"  # cluster: (thread, group) -> bits of its mma, cp and shift operations
 _OPEN = "tcgen05.open"  # cluster: those not yet performed
 _QUEUES = "tcgen05.queues"
+_FIRST = "tcgen05.first"  # cluster: (thread, group) -> its first operation since its last commit
 
 
 class TensorOp(AsyncOp):
@@ -56,10 +57,13 @@ class TensorOp(AsyncOp):
         for memory in self.memories:
             memory.use_group(self, group)
         if self.kind == "commit":
+            engines.setdefault(_FIRST, {}).pop((thread, group), None)
             return
         self._open: list[TensorOp] = engines.setdefault(_OPEN, [])
         self.after = [op for op in self._open if op.thread != thread and in_pipeline(op, self, self.clock)]
         self._open.append(self)
+        first: dict[tuple[Thread, int], TensorOp] = engines.setdefault(_FIRST, {})
+        self.spokesman = first.setdefault((thread, group), self)
         bits: dict[tuple[Thread, int], int] = engines.setdefault(_ISSUED, {})
         bits[thread, group] = bits.get((thread, group), 0) | self.bit
 

@@ -77,6 +77,8 @@ class Wgmma(AsyncOp):
         self.accumulate, self.metadata = accumulate, metadata
         self.lo = warps[0].index * WARP
         self.results = d.members
+        together = pipeline(warps[0]).open  # of the same group, once it is committed
+        self.spokesman = together[0] if together else None
         self.inputs = (*(a.numbers if isinstance(a, Block) else ()), *(metadata.numbers if metadata else ()))
         queues: dict[int, deque[Wgmma]] = cta.engines.setdefault(STATE, {})
         self.queue = queues.setdefault(self.lo, deque())
