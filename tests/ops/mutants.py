@@ -154,17 +154,18 @@ def hopper() -> tuple[Any, Any, str]:
 
 
 def blackwell() -> tuple[Any, Any, str]:
+    """Four tiles that one CTA works through, four steps of K, the last one partial; D leaves in two parts."""
     from smalti.ops.matmul_blackwell_host import prepare
 
     r = np.random.default_rng(2)
     a, b = (
         r.integers(-3, 4, s).astype(np.float32) * np.exp2(r.integers(-3, 4, s[:1] + (1,))).astype(np.float32)
-        for s in ((130, 416), (40, 416))
+        for s in ((130, 416), (100, 416))
     )
-    options = {"tile": (128, 32, 128), "stages": 2}
+    options = {"tile": (128, 64, 128), "stages": 2, "slots": 1, "outs": 1}
     p = prepare(sm.quantize(a, "mxfp8"), sm.quantize(np.ascontiguousarray(b.T), "mxfp8", axis=0), options=options)
-    traced, launch, _ = launch_of(p.kernel, p.arrays, "virtual:sm_100a", {}, {"d": p.result, **p.options})
-    return traced, launch, "sm_100a"
+    traced, launch, _ = launch_of(p.kernel, p.arrays, "virtual:sm_100a", p.read_as, {"d": p.result, **p.options})
+    return traced, replace(launch, grid=(1, 1, 1)), "sm_100a"
 
 
 KERNELS = {"hopper": hopper, "blackwell": blackwell}

@@ -19,11 +19,9 @@ SURVIVORS = {
     "blackwell": {
         "fence.mbarrier_init.release.cluster": (1, "orders it before other CTAs; alone in its cluster, bar.sync does"),
         "tcgen05.relinquish_alloc_permit": (1, "lets other CTAs allocate; here each has columns of its own"),
-        "tcgen05.fence::after_thread_sync": (3, "start, first use of a channel, dealloc: barriers order what precedes"),
-        "tcgen05.fence::before_thread_sync": (2, "the epilogue's and the CTA's last one cover each other"),
+        "tcgen05.fence::after_thread_sync": (2, "at the start and before dealloc: barriers order what precedes"),
+        "tcgen05.fence::before_thread_sync": (1, "the CTA's last one: the storing role has published its loads before"),
         "bar.warp.sync": (2, "lanes of a converged warp execute together here; on hardware they may not"),
-        "mbarrier.try_wait": (1, "the accumulator's channel is fresh: a CTA computes one tile"),
-        "mbarrier.arrive.shared": (1, "nobody waits for the accumulator to be free again: a CTA computes one tile"),
     },
 }  # fmt: skip
 
