@@ -21,7 +21,8 @@ from smalti.lang.plan import Buffer
 from smalti.lang.tensor_memory import COLUMNS, allocation, cell
 from smalti.lang.threads import thread_of_warpgroup
 from smalti.lang.trace import Trace, current
-from smalti.lang.values import Scalar, Value, as_value, fresh
+from smalti.lang.values import Scalar, Value
+from smalti.lang.wgmma import matrix_descriptor
 from smalti.layout.descriptors import encode_smem
 from smalti.layout.linear import Layout
 from smalti.ptx.module import Variable
@@ -311,7 +312,7 @@ class ScaleMemory:
                 for a in range(storage.atoms):
                     place = source.address() + (g * storage.atoms + a) * ATOM_BYTES
                     target = cell(self.address(a, g * ATOM_ROWS))
-                    trace.emit(opcode, target, descriptor(place, constant))
+                    trace.emit(opcode, target, matrix_descriptor(place, constant))
         trace.note("tcgen05.cp", f"{source.groups * storage.atoms} x 32x128b.warpx4: {storage.name}")
 
     def address(self, atom: int, row: int = 0) -> Value:
@@ -326,16 +327,6 @@ class ScaleMemory:
 def _column(storage: ScaleStorage, atom: int) -> int:
     """Groups of one factor group lie side by side, so that rows go on from one to the next."""
     return atom * storage.groups * ATOM_COLUMNS
-
-
-def descriptor(address: Value, constant: int) -> Value:
-    """A shared-memory descriptor of what begins at `address`."""
-    trace = current()
-    field, wide = fresh("u32"), fresh("u64")
-    trace.emit("bfe.u32", field, address, 4, 14)
-    low = field | (constant & 0xFFFFFFFF)
-    trace.emit("mov.b64", wide, [as_value(low, "u32"), as_value(constant >> 32, "u32")])
-    return wide
 
 
 @lru_cache(maxsize=64)

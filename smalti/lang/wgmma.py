@@ -257,13 +257,18 @@ class MatrixOperand:
 
     def _base(self) -> Value:
         if -1 not in self.parts:
-            trace = current()
-            field, wide = fresh("u32"), fresh("u64")
-            trace.emit("bfe.u32", field, self.tile.address(), 4, 14)
-            low = field | (self.constant & 0xFFFFFFFF)
-            trace.emit("mov.b64", wide, [as_value(low, "u32"), as_value(self.constant >> 32, "u32")])
-            self.parts[-1] = wide
+            self.parts[-1] = matrix_descriptor(self.tile.address(), self.constant)
         return self.parts[-1]
+
+
+def matrix_descriptor(address: Value, constant: int) -> Value:
+    """The descriptor of what begins at a shared address, u64; `constant` has all its other fields."""
+    trace = current()
+    field, wide = fresh("u32"), fresh("u64")
+    trace.emit("bfe.u32", field, address, 4, 14)
+    low = field | (constant & 0xFFFFFFFF)
+    trace.emit("mov.b64", wide, [as_value(low, "u32"), as_value(constant >> 32, "u32")])
+    return wide
 
 
 def accumulator(m: int, n: int, kind: DType | str = "f32") -> Accumulator:
