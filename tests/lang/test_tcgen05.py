@@ -326,3 +326,88 @@ def test_machine_code(name):
     code = inspect(made.cubin)[traced.entry]
     assert not made.losses and not code.spills_in_loops
     assert code.tensor == products
+
+
+def one_product(
+    *, tile=(128, 64), pair=False, halves=(False, False), barrier=lambda: sm.barrier(1), threads="one",
+    given=("bf16", "bf16"), kind="f32", left=None, arch="sm_100a", k=64,
+):  # fmt: skip
+    """Trace one product with something changed."""
+    m, n = tile
+
+    @sm.kernel("a[M,K], b[N,K] -> d[M,N]", arch=arch, cluster=PAIR if pair or any(halves) else ONE)
+    def kernel(a, b, d):
+        mma, store = sm.roles(mma=sm.warp, store=sm.warpgroup(1))
+        memory, done = sm.tensor_memory((m, n), kind, pair=pair), barrier()
+        x = left() if left else a.tiles(m, k).shared(halves=m if halves[0] else 0)
+        y = b.tiles(n, k).shared(halves=n if halves[1] else 0)
+        with {"one": mma.elect(), "warp": mma, "warpgroup": store}[threads]:
+            memory.mma(x, y.T, add=False, barrier=done)
+
+    return kernel.trace(*given, d=kind)
+
+
+REFUSED = {
+    "named barrier": ({"barrier": lambda: sm.named_barrier(128)}, "SML0716"),
+    "no barrier at all": ({"barrier": lambda: 7}, "SML0716"),
+    "whole operands of a pair": ({"tile": (256, 64), "pair": True}, "SML0715"),
+    "A halved, B whole": ({"tile": (256, 64), "pair": True, "halves": (True, False)}, "SML0715"),
+    "halves without a pair": ({"halves": (True, True)}, "SML0715"),
+    "a warpgroup issues": ({"threads": "warpgroup"}, "SML0717"),
+    "f16 with bf16": ({"given": ("f16", "bf16")}, "SML0714"),
+    "s8 into f32": ({"given": ("s8", "s8"), "k": 128}, "SML0714"),
+    "4-bit without scales": ({"given": ("e2m1", "e2m1")}, "SML0714"),
+    "K of half an instruction": ({"k": 8}, "SML0713"),
+    "A of 64-row tiles": ({"left": lambda: sm.tensor_memory((128, 64), sm.bf16, tile=64)}, "SML0718"),
+    "integers on sm_103a": ({"given": ("s8", "s8"), "kind": "s32", "arch": "sm_103a", "k": 128}, "SML0719"),
+    "Hopper": ({"arch": "sm_90a"}, "SML0701"),
+}
+ALLOWED = [
+    {},
+    {"threads": "warp"},
+    {"tile": (256, 64), "pair": True, "halves": (True, True)},
+    {"given": ("s8", "s8"), "kind": "s32", "k": 128},
+    {"left": lambda: sm.tensor_memory((128, 64), sm.bf16)},
+    {"k": 16},
+]
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals(name):
+    change, code = REFUSED[name]
+    with pytest.raises(SmaltiError) as refused:
+        one_product(**change)
+    assert refused.value.code == code
+
+
+@pytest.mark.parametrize("change", ALLOWED)
+def test_what_is_beside_the_refusals(change):
+    traced = one_product(**change)
+    opcodes = [i.opcode for i in traced.module.function(traced.entry).body.instructions()]
+    assert any(o.startswith("tcgen05.mma") for o in opcodes) and any(o.startswith("tcgen05.commit") for o in opcodes)
+
+
+@pytest.mark.parametrize(
+    "columns, options, n",
+    [
+        (384, {}, 192),
+        (512, {}, 256),
+        (40, {"kind": "s8"}, 8),
+        (320, {"kind": "s8"}, 160),
+        (384, {"pair": True}, 192),
+        (96, {"kind": "e4m3", "transposed": True}, 96),
+        (288, {"kind": "e4m3", "scaled": True}, 96),
+    ],
+)
+def test_n_of_instructions(columns, options, n):
+    assert sm.tcgen05.instruction_n(columns, **options) == n
+
+
+@pytest.mark.parametrize(
+    "columns, options", [(100, {}), (24, {"pair": True}), (300, {"kind": "e4m3", "scaled": True}), (0, {})]
+)
+def test_columns_that_no_instructions_cover(columns, options):
+    with pytest.raises(SmaltiError) as refused:
+        sm.tcgen05.instruction_n(columns, **options)
+    assert refused.value.code == "SML0708"
+    assert sm.tcgen05.instruction_n(refused.value.params["nearest"], **options) > 0
