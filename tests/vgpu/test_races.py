@@ -142,6 +142,32 @@ SCENARIOS: dict[str, tuple[Text, dict[str, set[str]]]] = {
 """),
         {"barrier": {"SML0930"}},
     ),
+    "narrow and wide stores and loads of the same bytes": (
+        kernel("""
+  setp.gt.u32 p, tid, 39;
+  setp.gt.u32 even, tid, 31;
+  xor.pred even, even, p;
+  mad.lo.u32 y, tid, 16, at;
+  @w0 st.shared.b32 [mine], tid;
+  @even st.shared.v4.b32 [y+-384], {tid, tid, tid, tid};
+  fence.proxy.async; // proxy
+  bar.sync 0; // barrier
+  @first cp.async.bulk.global.shared::cta.bulk_group [to], [tile], 256;
+  @first cp.async.bulk.commit_group;
+  @first cp.async.bulk.wait_group.read 0; // read
+  bar.sync 0;
+  @even st.shared.v4.b32 [y+-512], {tid, tid, tid, tid};
+  bar.sync 0; // between
+  @w0 ld.shared.b32 x, [mine];
+  @w0 ld.shared.b8 x, [at+77];
+  bar.sync 0; // again
+  @even st.shared.b16 [y+-510], h;
+""", buffers=(256, 8)).replace("setp.gt.u32 p, tid, 39", "mov.u16 h, 1;\n  setp.gt.u32 p, tid, 39"),
+        {
+            "proxy": {"SML0931"}, "barrier": {"SML0930", "SML0808"}, "read": {"SML0930", "SML0933"},
+            "between": {"SML0930"}, "again": {"SML0930"},
+        },
+    ),
     "stores, then a bulk store": (
         kernel("""
   st.shared.b32 [mine], tid;
@@ -557,3 +583,20 @@ def test_the_order_of_tensor_memory_can_fail(monkeypatch: pytest.MonkeyPatch) ->
     assert text.code(1) == "SML0941"
     monkeypatch.setattr(tensor.TensorOrder, "_over", lambda *a: True)
     assert text.code(1) == ""
+
+
+def test_units_are_split_only_where_small_accesses_are() -> None:
+    """Neither the barriers nor a word here and there make the cells of a whole segment fine."""
+    import numpy as np
+
+    shadow = races.Shadow(1024)
+    shadow.whole[:] = 7 << 32
+    cells = shadow.cells(4)
+    shadow.split(np.array([3, 3, 5]))
+    assert cells[12:16].tolist() == [7 << 32] * 4 and not cells[16:20].any()
+    assert np.flatnonzero(shadow.whole == races.SPLIT).tolist() == [3, 5]
+    cells[13] = 8 << 32
+    shadow.split(np.array([3]))
+    finer = shadow.cells(1)
+    assert (finer[52:56] == 8 << 32).all() and (finer[56:64] == 7 << 32).all()
+    assert sorted(shadow.contents()) == [7 << 32, 8 << 32]

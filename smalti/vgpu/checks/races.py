@@ -32,6 +32,7 @@ NOBODY = -2
 Report = Callable[[SmaltiError], None]
 Packed = npt.NDArray[np.int64]  # cells of a shadow: the last write << 32 | the set of reads
 READS = (1 << 32) - 1
+SPLIT = -1
 
 
 class Epoch(NamedTuple):
@@ -60,33 +61,58 @@ class Actor(NamedTuple):
 
 
 class Shadow:
-    """The last write and the reads since, for every `grain` bytes of a segment (16; fewer once a smaller access
-    comes), and what flags in it make known. A cell holds the number of the write, and below it that of the reads."""
+    """The last write and the reads since, for every 16 bytes of a segment, and what flags in it make known.
 
-    __slots__ = ("_cells", "_size", "_views", "flags", "grain")
+    A cell holds the number of the write, and below it that of the reads. Units that smaller accesses touch are `SPLIT`:
+    their cells are in a finer array, until they are written as a whole again.
+    """
+
+    __slots__ = ("_fine", "_grain", "_views", "flags", "whole")
 
     def __init__(self, size: int) -> None:
-        self.grain, self._size = UNIT, size
-        self._cells: Packed | None = None  # until the first access, which says the grain
-        self._views: dict[int, Packed] = {}
+        self.whole: Packed = np.zeros(size // UNIT, np.int64)
+        self._grain, self._fine = UNIT, np.zeros(0, np.int64)
+        self._views: dict[int, Packed] = {UNIT: self.whole}
         self.flags: dict[int, dict[int, Clock]] = {}
 
     def cells(self, width: int) -> Packed:
-        """By units of `width` bytes: one cell each, or a row of them."""
+        """By units of `width` bytes: one cell each, or a row of them; below 16 the fine ones (see `split`)."""
         found = self._views.get(width)
         if found is None:
-            cells = self._cells
-            if cells is None:
-                self.grain = min(width, UNIT)
-                cells = np.zeros(self._size // self.grain, np.int64)
-            elif width < self.grain:
-                cells = cells.repeat(self.grain // width)
-                self.grain = width
-                self._views.clear()
-            self._cells = cells
-            per = width // self.grain
-            found = self._views[width] = cells if per == 1 else cells.reshape(-1, per)
+            if width > UNIT:
+                found = self.whole.reshape(-1, width // UNIT)
+            else:
+                if width < self._grain:
+                    size = len(self.whole) * (UNIT // width)
+                    self._fine = (
+                        self._fine.repeat(self._grain // width) if len(self._fine) else np.zeros(size, np.int64)
+                    )
+                    self._grain = width
+                    self._views = {w: v for w, v in self._views.items() if w >= UNIT}
+                per = width // self._grain
+                found = self._fine if per == 1 else self._fine.reshape(-1, per)
+            self._views[width] = found
         return found
+
+    def rows(self) -> Packed:
+        """The fine cells, a row a unit."""
+        return self._fine.reshape(len(self.whole), -1)
+
+    def split(self, units: npt.NDArray[Any]) -> None:
+        """From now on the fine cells of these units count."""
+        before = self.whole[units]
+        fresh = before != SPLIT
+        if np.count_nonzero(fresh):
+            units = units[fresh]
+            self.rows()[units] = before[fresh][:, None]
+            self.whole[units] = SPLIT
+
+    def contents(self) -> list[int]:
+        """All that its cells contain."""
+        found = set(distinct(self.whole))
+        if SPLIT in found:
+            found.update(distinct(self.rows()[self.whole == SPLIT]))
+        return list(found - {0, SPLIT})
 
 
 def tracked(segment: Segment) -> bool:
@@ -109,20 +135,23 @@ class Races:
         if not len(offsets):
             return
         self._alive(agent, segment)
-        cells = shadow_of(segment).cells(width)
+        shadow = shadow_of(segment)
+        cells = shadow.cells(width)
         index = segment.index(offsets, width) if width > 1 else offsets + lead(segment)
+        if width < UNIT:
+            shadow.split(index // (UNIT // width))
+        where = Where(segment, index, width, values)
         if lanes is None:
-            self._one(self._operation(agent), cells, Where(segment, index, width, values), writes, strong)
+            self._one(self._operation(agent), cells, where, writes, strong)
             return
         if writes and not strong and values is not None and len(set(index.tolist())) < len(index):
             self._same_instruction(agent, segment, offsets, values, lanes)
         first, last = int(lanes[0]) // WARP, int(lanes[-1]) // WARP
         if first == last:
-            warp = agent.cta.warps[first]
-            actor = self._warp(agent, warp)._replace(settled=settled)
-            self._one(actor, cells, Where(segment, index, width, values), writes, strong)
+            actor = self._warp(agent, agent.cta.warps[first])
+            self._one(actor._replace(settled=True) if settled else actor, cells, where, writes, strong)
         else:
-            self._several(agent, cells, Where(segment, index, width, values), lanes // WARP, writes, strong)
+            self._several(agent, cells, where, lanes // WARP, writes, strong)
 
     def span(self, agent: Any, segment: Segment, start: int, stop: int, *, writes: bool, strong: bool = False) -> None:
         """The bytes from `start` to `stop` − 1, by an asynchronous operation."""
@@ -131,7 +160,10 @@ class Races:
         width = UNIT if edge % UNIT == 0 else edge & -edge
         if start < stop:
             self._alive(agent, segment)
-            cells = shadow_of(segment).cells(width)
+            shadow = shadow_of(segment)
+            cells = shadow.cells(width)
+            if width < UNIT:
+                shadow.split(np.arange(first // UNIT, -(-last // UNIT)))
             where = Where(segment, slice(first // width, last // width), width, None)
             self._one(self._operation(agent), cells, where, writes, strong)
 
@@ -166,19 +198,24 @@ class Races:
         for warp in cta.warps[1:]:
             known.join(warp.clock)
         first, count = cta.warps[0].agent, len(cta.warps)
-        cells = shadow.cells(shadow.grain)
-        touched = self._touched(distinct(cells))
         nobody = Actor(cta.cluster.index, NOBODY, 0, known, False, str, None)
-        for n in sorted(touched):
+        for n in sorted(self._touched(shadow.contents())):
             epoch = self._history.epoch(n)
             if first <= epoch.agent < first + count or ordered(epoch, nobody):
                 continue
             if epoch.agent == OPERATION:
                 self._report(error("SML0933", at=epoch.loc, cta=cta.name, other=epoch.who))
             else:
-                where = Where(cta.shared, slice(0, len(cells)), shadow.grain, None)
-                at = np.isin(cells, [c for c in distinct(cells) if n in self._touched([c])])
-                self._report(error("SML0936", at=epoch.loc, cta=cta.name, other=epoch.who, what=where.name(at)))
+                what = self._first_touched(cta.shared, shadow, n)
+                self._report(error("SML0936", at=epoch.loc, cta=cta.name, other=epoch.who, what=what))
+
+    def _first_touched(self, segment: Segment, shadow: Shadow, n: int) -> str:
+        """What the author calls the first bytes that epoch n touched."""
+        mine = [c for c in shadow.contents() if n in self._touched([c])]
+        whole = np.isin(shadow.whole, mine)
+        if not whole.any():
+            whole = np.isin(shadow.rows(), mine).any(axis=1) & (shadow.whole == SPLIT)
+        return Where(segment, slice(0, len(whole)), UNIT, None).name(whole)
 
     def _touched(self, cells: list[int]) -> set[int]:
         """The epochs that cells with these contents know of."""
@@ -235,6 +272,9 @@ class Races:
         me = self._number(actor, strong)
         before = cells[index]
         found = distinct(before)
+        if SPLIT in found:
+            self._mixed(actor, cells, where, before, writes, strong)
+            return
         for n in {c >> 32 for c in found} if len(found) > 1 else (found[0] >> 32,):
             if n and n != me:
                 if not self._fine(n, actor, strong):
@@ -253,6 +293,23 @@ class Races:
         else:
             cells[index] = before & ~READS | self._history.grow_all(before & READS, me, self._over(actor))
 
+    def _mixed(self, actor: Actor, cells: Packed, where: Where, before: Packed, writes: bool, strong: bool) -> None:
+        """An access of whole units of which some are split: those by their fine cells."""
+        segment, index, width, values = where
+        if isinstance(index, slice):
+            index = np.arange(index.start, index.stop)
+        if width > UNIT:
+            index = (index[:, None] * (width // UNIT) + np.arange(width // UNIT)).ravel()
+            before, values = before.ravel(), None
+        shadow = shadow_of(segment)
+        split = before == SPLIT
+        for some, part in ((~split, shadow.whole), (split, shadow.rows())):
+            if some.any():
+                mine = None if values is None else values[some]
+                self._one(actor, part, Where(segment, index[some], UNIT, mine), writes, strong)
+        if writes:
+            shadow.whole[index[split]] = self._number(actor, strong) << 32
+
     def _several(
         self, gang: Any, cells: Packed, where: Where, warp_of: npt.NDArray[np.intp], writes: bool, strong: bool
     ) -> None:
@@ -263,7 +320,7 @@ class Races:
         actors = [self._warp(gang, w) for w in warps]
         before = cells[index]
         contents = _by_warp(before, len(warps))
-        if contents is not None and self._all_fine(actors, contents, writes, strong):
+        if contents is not None and SPLIT not in contents and self._all_fine(actors, contents, writes, strong):
             mine = [self._number(a, strong) for a in actors]
             if writes:
                 new = [n << 32 for n in mine]
