@@ -191,6 +191,18 @@ class Memories:
     def __iter__(self) -> Iterator[Memory]:
         return iter(self.by_address.values())
 
+    def update(self, outputs: Mapping[str, NDArray[Any]]) -> list[str]:
+        """Give the program what a kernel wrote, by buffer; the names of those that changed."""
+        changed = []
+        for m in self:
+            if m.name in outputs:
+                bits, _ = as_bits(outputs[m.name], what=m.name)
+                data = to_memory(bits, m.dtype)
+                if not np.array_equal(data, m.data):
+                    m.write(data)
+                    changed.append(m.name)
+        return changed
+
     def buffers(self) -> dict[str, Buffer]:
         return {m.name: Buffer(m.name, m.dtype, m.shape, data=m.data.copy(), output=True) for m in self if m.data.size}
 

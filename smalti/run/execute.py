@@ -104,7 +104,7 @@ def _virtual(
     seconds = time.perf_counter() - start
     engines = {f"{engine} operations": n for engine, n in sorted(ran.asynchronous.items())}
     if watch is not None and watch.relied_on:
-        engines["hand-overs of tensor memory without a tcgen05.fence, which strict checks report"] = watch.relied_on
+        engines["hand-overs without tcgen05.fence (see --strict)"] = watch.relied_on
     return Result(
         _arrays(launch, ran.memory),
         chosen,

@@ -15,7 +15,7 @@ from smalti.errors import SmaltiError
 from smalti.run import compare, run
 from smalti.run.launch_file import load
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent / "kernels"  # a folder called triton must not lie where Python looks for modules
 FILES = sorted(HERE.glob("*/*.json"))
 SEEDS = int(os.environ.get("SMALTI_SEEDS", "1"))
 

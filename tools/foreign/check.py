@@ -2,8 +2,8 @@
 
     python tools/foreign/check.py [--seeds N] [FOLDER] [PATTERN ...]
 
-FOLDER is tests/foreign or a cache folder that `generate.py` filled. Each file runs under the default schedule and N
-adversarial ones; results must be equal and nothing may be found.
+FOLDER is tests/foreign/kernels or a cache folder that `generate.py` filled. Each file runs under the default schedule
+and N adversarial ones; results must be equal and nothing may be found.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ def problems(path: Path, seeds: list[int | None]) -> list[str]:
 def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=0)
-    parser.add_argument("folder", nargs="?", type=Path, default=Path(__file__).parents[2] / "tests" / "foreign")
+    parser.add_argument(
+        "folder", nargs="?", type=Path, default=Path(__file__).parents[2] / "tests" / "foreign" / "kernels"
+    )
     parser.add_argument("patterns", nargs="*")
     given = parser.parse_args()
     good = bad = 0

@@ -1,4 +1,4 @@
-"""Compiles the corpus without a GPU: PTX, launch files and expected arrays of every case, below tests/foreign.
+"""Compiles the corpus without a GPU: PTX, launch files and expected arrays of every case, below tests/foreign/kernels.
 
     python -m venv venv && venv/bin/pip install triton==3.9.0 numpy ml_dtypes
     PYTHONPATH=. venv/bin/python tools/foreign/generate.py [-o FOLDER] [PATTERN ...]
@@ -27,7 +27,7 @@ import case  # noqa: E402
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("-o", "--output", type=Path, default=HERE.parents[1] / "tests" / "foreign")
+    parser.add_argument("-o", "--output", type=Path, default=HERE.parents[1] / "tests" / "foreign" / "kernels")
     parser.add_argument("-m", "--module", action="append", help="modules (default: triton_* and gluon_*)")
     parser.add_argument("patterns", nargs="*")
     given = parser.parse_args()
