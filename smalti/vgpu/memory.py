@@ -566,6 +566,10 @@ class NoChecks:
 
     def read_units(self, agent: Any, segment: Segment, units: Offsets) -> None: ...
 
+    def read_spans(self, agent: Any, segment: Segment, spans: Any) -> bool:
+        """Runs of units read by several operations at once; false if they must be told of one by one."""
+        return True
+
     def write_units(self, agent: Any, segment: Segment, units: Offsets) -> None: ...
 
     def tensor(self, agent: Any, clock: Any, memory: Any, blocks: Any, writes: bool) -> None:

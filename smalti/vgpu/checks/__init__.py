@@ -118,6 +118,9 @@ class Checks:
         if races.tracked(segment):
             self.races.units(agent, segment, units, writes=False)
 
+    def read_spans(self, agent: Any, segment: Segment, spans: tuple[slice, ...]) -> bool:
+        return not races.tracked(segment) or self.races.spans(agent, segment, spans)
+
     def write_units(self, agent: Any, segment: Segment, units: Offsets) -> None:
         if races.tracked(segment):
             self.races.units(agent, segment, units, writes=True, strong=agent.order != "weak")

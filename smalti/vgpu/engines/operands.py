@@ -5,8 +5,10 @@ Serves wgmma and tcgen05. Knows descriptors and formats; no shapes of instructio
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -73,6 +75,54 @@ def check_window(agent: Agent, cta: CTA, operand: str, s: Source) -> None:
             "SML0830", at=agent.loc, operand=operand, low=hex(s.low), high=hex(s.high), first=hex(segment.low),
             end=hex(segment.size), descriptor=str(tuple(s.descriptor)[1:6]), who=agent.who(),
         )  # fmt: skip
+
+
+class Reader(Protocol):
+    """An operation that reads operands from shared memory. `told`: the checks know what it reads."""
+
+    spokesman: Any
+    sources: tuple[Source, ...]
+    told: bool
+
+
+def tell(op: Any, queue: Iterable[Any], ctas: Iterable[CTA]) -> None:
+    """Tell the checks what an operation reads from shared memory; and those behind it in its queue that are waited for
+    together with it, all at once: their operands usually make up whole tiles."""
+    if op.told:
+        return
+    first = op.spokesman or op
+    batch: list[Reader] = []
+    for other in queue:
+        if (other.spokesman or other) is not first or not getattr(other, "sources", ()) or len(batch) == _MOST:
+            break
+        batch.append(other)
+    for cta in ctas:
+        segment, checks = cta.shared, cta.machine.memory.checks
+        if not checks.read_spans(op, segment, _spans(tuple(s for other in batch for s in other.sources))):
+            for cta in ctas:
+                for s in op.sources:
+                    checks.read_units(op, cta.shared, s.flat)
+            return
+    for other in batch:
+        other.told = True
+
+
+def _spans(sources: tuple[Source, ...]) -> tuple[slice, ...]:
+    """The 16-byte units of some operands, as runs; made once for each combination."""
+    key = tuple(map(id, sources))
+    found = _REGIONS.get(key)
+    if found is None:
+        units = np.unique(np.concatenate([s.flat for s in sources]))
+        edges = [0, *(np.flatnonzero(np.diff(units) != 1) + 1).tolist(), len(units)]
+        runs = tuple(slice(int(units[a]), int(units[b - 1]) + 1) for a, b in pairwise(edges))
+        if len(_REGIONS) >= 4096:
+            _REGIONS.clear()
+        found = _REGIONS[key] = (sources, runs if len(runs) <= _MOST else ())  # keeps the ids alive
+    return found[1]
+
+
+_MOST = 16  # operations told of at once, and runs that make up their operands
+_REGIONS: dict[tuple[int, ...], tuple[tuple[Source, ...], tuple[slice, ...]]] = {}
 
 
 def fetch(segment: Segment, s: Source) -> tuple[Codes, Bools | None]:

@@ -18,7 +18,7 @@ from smalti.layout.tensor import LANES
 from smalti.numerics import fused_sum, sparse
 from smalti.numerics.formats import FORMATS, unpack4, unpack6
 from smalti.vgpu.engines import mbarrier, tensor_cells
-from smalti.vgpu.engines.operands import Source, container, fetch
+from smalti.vgpu.engines.operands import Source, container, fetch, tell
 from smalti.vgpu.engines.pipeline import TensorOp, Thread
 from smalti.vgpu.engines.tensor_memory import (
     DEFINED,
@@ -95,6 +95,8 @@ class Mma(TensorOp):
         self.product = product
         i = product.descriptor
         self.accumulator = (product.d, i.m, i.n, product.ws, i.sparse)
+        self.sources = (product.a, product.b) if isinstance(product.a, Source) else (product.b,)
+        self.told = False
         super().__init__(cta, issuer, loc, what, thread, group)
         self._place()
 
@@ -121,6 +123,7 @@ class Mma(TensorOp):
 
     def work(self) -> None:
         p, i = self.product, self.product.descriptor
+        tell(self, self.queue, self.ctas)
         a, bad_rows = self._a()
         b, bad_columns = _stack([self._shared(c, p.b) for c in self.ctas])
         c, bad_cells = self._accumulator()
@@ -145,7 +148,6 @@ class Mma(TensorOp):
 
     def _shared(self, cta: CTA, operand: Source) -> tuple[Codes, Bools | None]:
         """Codes [rows, K] of an operand in a CTA's shared memory."""
-        cta.machine.memory.checks.read_units(self, cta.shared, operand.flat)
         return fetch(cta.shared, operand)
 
     # -- A ----------------------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ from smalti.vgpu.engines.fragments import (
     put_accumulator,
     to_matrix,
 )
-from smalti.vgpu.engines.operands import Source, container, fetch
+from smalti.vgpu.engines.operands import Source, container, fetch, tell
 from smalti.vgpu.warp import WARP, Wait
 
 if TYPE_CHECKING:
@@ -77,6 +77,8 @@ class Wgmma(AsyncOp):
         self.accumulate, self.metadata = accumulate, metadata
         self.lo = warps[0].index * WARP
         self.results = d.members
+        self.sources = (a, b) if isinstance(a, Source) else (b,)
+        self.told = False
         together = pipeline(warps[0]).open  # of the same group, once it is committed
         self.spokesman = together[0] if together else None
         self.inputs = (*(a.numbers if isinstance(a, Block) else ()), *(metadata.numbers if metadata else ()))
@@ -105,13 +107,12 @@ class Wgmma(AsyncOp):
 
     def perform(self) -> bool:
         p, cta, lo = self.product, self.cta, self.lo
-        segment, checks = cta.shared, cta.machine.memory.checks
+        segment = cta.shared
+        tell(self, self.queue, (cta,))
         if isinstance(self.a, Source):
-            checks.read_units(self, segment, self.a.flat)
             a, bad_rows = fetch(segment, self.a)
         else:
             a, bad_rows = self._registers(self.a)
-        checks.read_units(self, segment, self.b.flat)
         b, bad_columns = fetch(segment, self.b)
         c = self._accumulator() if self.accumulate else None
         options: dict[str, Any] = {
