@@ -54,7 +54,7 @@ def page() -> str:
     for name, f in functions.items():
         error = f"{f['absolute']:.2g} absolute for arguments up to pi" if "absolute" in f else _ulp(f)
         lines.append(f"| `{name}` | {error} |")
-    corpus = sorted((ROOT / "tests" / "foreign").glob("*/*.ptx"))
+    corpus = sorted((ROOT / "tests" / "foreign" / "kernels").glob("*/*.ptx"))
     if corpus:
         tools = Counter(p.parent.name for p in corpus)
         lines += ["", "## Kernels of other compilers", "", "Run with all checks on, results exact, no report:", ""]
