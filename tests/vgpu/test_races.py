@@ -269,6 +269,21 @@ OUT:
 """ + wait("X", "full", 1, tag=""), 160, buffers=(256, 8)),
         {"all": {"SML0930", "SML0933"}, "arrive": {"SML0901"}, "empty": {"SML0905", "SML0930"}},
     ),
+    "two wgmmas of one group with a load each": (
+        kernel(BARRIERS.replace("[empty], 64", "[empty], 1") + LOAD + LOAD.replace("[tile]", "[tile+1024]").replace(
+            "[full]", "[empty]") + wait("W", "full", tag="one") + OPERANDS.replace(
+            "0x0000000800400000", "0x0000000100010000").replace("add.u64 b, b, 128", "add.u64 b, b, 0") + f"""
+  {FENCE}
+  {WGMMA}
+""" + wait("X", "empty", tag="two") + f"""
+  add.u64 a, a, 64;
+  add.u64 b, b, 64;
+  {WGMMA}
+  {COMMIT}
+  {ALL}
+""", 128, buffers=(256, 8)),
+        {"one": {"SML0930", "SML0933"}, "two": {"SML0930", "SML0933"}},
+    ),
     "accumulators scaled between two wgmmas": (
         kernel(ZEROS + OPERANDS + f"""
   {FENCE}

@@ -182,23 +182,21 @@ class Races:
         self._one(self._operation(agent), cells, Where(segment, units, UNIT, None), writes, strong)
 
     def spans(self, agent: Any, segment: Segment, spans: tuple[slice, ...]) -> bool:
-        """Runs of 16-byte units read by an asynchronous operation and its followers; nothing is noted, and the answer is
-        false, where anything stands against it, or the units are not that simple."""
+        """Runs of 16-byte units read by an asynchronous operation and its followers.
+
+        Where anything stands against it, or the units are not that simple, nothing is noted and the answer is false.
+        """
         if not spans or segment.address % STORAGE:
             return False
         actor, cells = self._operation(agent), shadow_of(segment).whole
         contents = [distinct(cells[span]) for span in spans]
         for c in {c for found in contents for c in found}:
-            n = c >> 32
-            if c == SPLIT or (n and not self._fine(n, actor, False)):
+            if c == SPLIT:
                 return False
-            if (
-                n
-                and actor.asynchronous
-                and self._history.epoch(n).generic
-                and not fenced(self._history.epoch(n), actor)
-            ):
-                return False
+            if c >> 32:
+                epoch = self._history.epoch(c >> 32)
+                if not ordered(epoch, actor) or (actor.asynchronous and epoch.generic and not fenced(epoch, actor)):
+                    return False
         me, over = self._number(actor, False), self._over(actor)
         for span, found in zip(spans, contents, strict=True):
             if len(found) == 1:
