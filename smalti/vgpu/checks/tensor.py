@@ -28,9 +28,19 @@ _GRAIN = 16  # lanes that most operations keep together
 
 
 class Epoch(NamedTuple):
-    op: TensorOp
+    """What is asked of an operation afterwards; operations themselves hold their data, and are let go."""
+
+    serial: int
+    thread: Any
+    group: int
+    kind: str
+    accumulator: Any
     who: str
     loc: Loc | None
+
+    @classmethod
+    def of(cls, op: TensorOp) -> Epoch:
+        return cls(op.serial, op.thread, op.group, op.kind, op.accumulator, op.who(), op.loc)
 
 
 class Shadow:
@@ -63,7 +73,7 @@ class TensorOrder:
 
     def touch(self, op: TensorOp, clock: Clock, memory: TensorMemory, blocks: tuple[Block, ...], writes: bool) -> None:
         """An operation reads or writes rectangles of cells, its issuer knowing `clock`."""
-        me = self._history.number((op.cta.cluster.index, op.serial), lambda: Epoch(op, op.who(), op.loc))
+        me = self._history.number((op.cta.cluster.index, op.serial), lambda: Epoch.of(op))
         shadow = _shadow(memory)
         for block in blocks:
             last, reads = shadow.views(block)
@@ -96,8 +106,8 @@ class TensorOrder:
         used.update(n for s in distinct(reads) for n in self._history.members(s))
         for n in sorted(used):
             epoch = self._history.epoch(n)
-            if not known >> epoch.op.serial & 1:
-                self._report(error("SML0943", at=gang.loc, who=gang.who(), other=epoch.who, other_line=line(epoch.loc)))
+            if not known >> epoch.serial & 1:
+                self._in_use(gang, epoch.who, epoch.loc)
                 break
         writes[...] = reads[...] = 0
 
@@ -105,47 +115,33 @@ class TensorOrder:
         self._report(error("SML0943", at=gang.loc, who=gang.who(), other=other, other_line=line(loc)))
 
     def _over(self, n: int, op: TensorOp, clock: Clock) -> bool:
-        before = self._history.epoch(n).op
-        if before is op:
+        """Whether `op`, whose issuer knows `clock`, is executed after epoch n."""
+        before = self._history.epoch(n)
+        if clock.tensor & clock.ops & 1 << before.serial:
             return True
-        if clock.tensor >> before.serial & 1 and clock.ops >> before.serial & 1:
-            return True
-        return in_pipeline(before, op, clock, self._strict)
+        return before.serial == op.serial or in_pipeline(before, op, clock, self._strict)
 
     def _disorder(
-        self,
-        n: int,
-        op: TensorOp,
-        clock: Clock,
-        memory: TensorMemory,
-        block: Block,
-        at: Any,
-        writes: bool,
+        self, n: int, op: TensorOp, clock: Clock, memory: TensorMemory, block: Block, at: Any, writes: bool,
         earlier: str,
-    ) -> None:
-        epoch = self._history.epoch(n)
+    ) -> None:  # fmt: skip
+        before = self._history.epoch(n)
         lanes, column = divmod(int(at.reshape(-1).argmax()), at.shape[1])
-        lane = block.lane + lanes * _shadow(memory).grain
-        what = memory.describe(lane, block.column + column)
-        facts: dict[str, Any] = {
-            "what": what, "who": op.who(), "now": "writes" if writes else "reads", "earlier": earlier,
-            "other": epoch.who, "other_line": line(epoch.loc),
-        }  # fmt: skip
-        bit = 1 << epoch.op.serial
-        complete = bool(clock.ops & bit)
-        if complete and ("SML0941" if clock.published & bit else "SML0942") in self._relied:
+        what = memory.describe(block.lane + lanes * _shadow(memory).grain, block.column + column)
+        now, other, other_line = "writes" if writes else "reads", before.who, line(before.loc)
+        bit = 1 << before.serial
+        complete, published = bool(clock.ops & bit), bool(clock.published & bit)
+        if complete and ("SML0941" if published else "SML0942") in self._relied:
             self.relied_on += 1
-            return
-        if clock.published & bit and (complete or in_pipeline(epoch.op, op, clock, self._strict, fenced=True)):
-            found = error("SML0941", at=op.loc, what=what, who=facts["who"], now=facts["now"], earlier=earlier,
-                          other=epoch.who, other_line=facts["other_line"])  # fmt: skip
+        elif published and (complete or in_pipeline(before, op, clock, self._strict, fenced=True)):
+            self._report(error("SML0941", at=op.loc, what=what, who=op.who(), now=now, earlier=earlier, other=other,
+                               other_line=other_line))  # fmt: skip
         elif complete and not clock.tensor & bit:
-            found = error("SML0942", at=op.loc, what=what, who=facts["who"], now=facts["now"], earlier=earlier,
-                          other=epoch.who, other_line=facts["other_line"])  # fmt: skip
+            self._report(error("SML0942", at=op.loc, what=what, who=op.who(), now=now, earlier=earlier, other=other,
+                               other_line=other_line))  # fmt: skip
         else:
-            found = error("SML0940", at=op.loc, what=what, who=facts["who"], now=facts["now"], earlier=earlier,
-                          other=epoch.who, other_line=facts["other_line"])  # fmt: skip
-        self._report(found)
+            self._report(error("SML0940", at=op.loc, what=what, who=op.who(), now=now, earlier=earlier, other=other,
+                               other_line=other_line))  # fmt: skip
 
 
 # The fences generate no instruction on the tried chips: a compiler's author sees no difference without them.

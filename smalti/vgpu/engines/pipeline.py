@@ -6,7 +6,7 @@ pair that forms a pipeline. Anything else may happen in any order: checks say wh
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from smalti.errors import Loc
 from smalti.vgpu.engines import AsyncOp
@@ -87,7 +87,22 @@ class TensorOp(AsyncOp):
         raise AssertionError
 
 
-def in_pipeline(before: TensorOp, now: TensorOp, clock: Clock, strict: bool = False, fenced: bool = False) -> bool:
+class Earlier(Protocol):
+    """What is asked of the earlier of two operations."""
+
+    @property
+    def serial(self) -> int: ...
+    @property
+    def thread(self) -> Any: ...
+    @property
+    def group(self) -> int: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def accumulator(self) -> Any: ...
+
+
+def in_pipeline(before: Earlier, now: TensorOp, clock: Clock, strict: bool = False, fenced: bool = False) -> bool:
     """Whether `now`, whose issuer knows `clock`, is executed after `before` because both are in one pipeline.
 
     `fenced`: as if fence::after_thread_sync had been executed.
