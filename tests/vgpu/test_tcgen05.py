@@ -77,6 +77,35 @@ def test_shapes(i: int) -> None:
     assert np.array_equal(got, expected(a @ b.T, m, n, group, ws))
 
 
+@pytest.mark.parametrize("in_tensor", [False, True])
+def test_two_half_tiles_side_by_side(in_tensor: bool) -> None:
+    """M 64 uses 16 of every 32 lanes: two products share their columns, one starting at lane 0, one at lane 16; A in
+    tensor memory starts where D does."""
+    n = 32
+    a, b = [values("f16", (64, 16), i) for i in (1, 2)], values("f16", (n, 16), 3)
+    lanes = np.zeros((128, 32), np.uint8)
+    for i in range(2):
+        lanes[16 * i + np.arange(64) % 16 + 32 * (np.arange(64) // 16)] = tensor_rows(a[i], "f16")
+    parts = {A_AT + 4096 * i: k_major(shared_rows(a[i], "f16")) for i in range(2)}
+    t = Tensor(image(parts | {B_AT: k_major(shared_rows(b, "f16")), 32768: k_major(lanes)}))
+    t.fill()
+    bits = idesc("f16", m=64, n=n, a_type="f16", b_type="f16")
+    with t.only(t.leader):
+        if in_tensor:
+            t.cp(200, 32768, "128x256b", rows=128)
+        for i in range(2):
+            first = t.cell(200, 16 * i) if in_tensor else k_descriptor(A_AT + 4096 * i, 64)
+            t.mma("f16", first, k_descriptor(B_AT, n), bits, d=t.cell(8, 16 * i))
+        t.commit()
+    want = poison()
+    if in_tensor:
+        want[:, 200:208] = lanes.view(np.uint32)
+    for i in range(2):
+        _, lane, column = d_cells(64, n, 1, False)
+        want[lane + 16 * i, column + 8] = (a[i] @ b.T + 0.0).astype(np.float32).view(np.uint32)
+    assert np.array_equal(t.finish(seed=1)[0], want)
+
+
 TYPE_PAIRS = [
     ("f16", "f16", "f16"), ("f16", "bf16", "bf16"), ("tf32", "tf32", "tf32"),
     *(("i8", x, y) for x, y in itertools.product(("s8", "u8"), repeat=2)),
