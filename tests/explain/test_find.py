@@ -6,13 +6,13 @@ import sys
 import traceback
 
 import pytest
-from test_reading import PLAIN
 
 from smalti.cli import main
 from smalti.errors import error
 from smalti.explain import families, shipped
 from smalti.explain.search import find
 from smalti.explain.template import fit, skeleton, weight
+from tests.explain.test_reading import PLAIN
 
 
 def test_own_code_message_and_exception():
@@ -68,10 +68,9 @@ def test_messages_alone(store):
 
 def test_ambiguity_is_shown(tmp_path):
     pytest.importorskip("libcst")
-    from conftest import lay
-
     from smalti.explain.index.build import Subject, index
     from smalti.explain.store import Store
+    from tests.explain.conftest import lay
 
     text = "def {0}(x):\n    if x > 1:\n        raise ValueError(f'x is {{x}}, not a small number')\n"
     lay(tmp_path, {"twin/__init__.py": text.format("f") + "\n\n" + text.format("g")})

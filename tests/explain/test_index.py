@@ -4,12 +4,12 @@ import sqlite3
 import sys
 
 import pytest
-from conftest import SOURCE, lay
 
 from smalti.errors import SmaltiError
 from smalti.explain.index.build import Subject, index
 from smalti.explain.index.module import keyword_lines
 from smalti.explain.store import Store, write
+from tests.explain.conftest import SOURCE, lay
 
 
 def test_every_raise_is_found_with_its_line(store):

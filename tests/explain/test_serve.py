@@ -10,9 +10,9 @@ import urllib.parse
 import urllib.request
 
 import pytest
-from test_reading import PLAIN
 
 from smalti.explain.site import export
+from tests.explain.test_reading import PLAIN
 
 HOSTILE = "<script>alert(1)</script> & \"'"
 
@@ -110,10 +110,9 @@ def test_hostile_questions(address):
 
 @pytest.fixture(scope="module")
 def site(index_file, tmp_path_factory):
-    from conftest import lay
-
     from smalti.explain.index.build import Subject, index
     from smalti.explain.store import Store
+    from tests.explain.conftest import lay
 
     root = tmp_path_factory.mktemp("site")
     bad = f"def f(x):\n    raise ValueError({HOSTILE!r} + f' {{x}}')  # {HOSTILE}\n"
