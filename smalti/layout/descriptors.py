@@ -43,8 +43,8 @@ _CODES = {
 }
 _NAMES = {generation: {code: name for name, code in codes.items()} for generation, codes in _CODES.items()}
 _SWIZZLE_BIT = {90: 62, 100: 61}
-_VERSION = 0b001 << 46  # sm_100: constant
-_VERSION_MASK, _ZERO_MASK = 0b111 << 46, 0xFF << 53
+CONSTANT = 0b001 << 46  # sm_100: constant
+CONSTANT_MASK, _ZERO_MASK = 0b111 << 46, 0xFF << 53
 
 _GENERATION = {"sm_90": 90, "sm_100": 100, "sm_101": 100, "sm_103": 100, "sm_110": 100}
 
@@ -107,7 +107,7 @@ def encode_smem(
         raise error("SML0417", arch=arch, swizzle=swizzle, base_offset=base_offset)
     bits = (start % WINDOW) >> 4 | (lbo >> 4) << 16 | (sbo >> 4) << 32 | base_offset << 49
     bits |= _CODES[which][swizzle] << _SWIZZLE_BIT[which]
-    return bits | (_VERSION | absolute << 52 if which == 100 else 0)
+    return bits | (CONSTANT | absolute << 52 if which == 100 else 0)
 
 
 @lru_cache(4096)
@@ -120,7 +120,7 @@ def decode_smem(arch: str, bits: int) -> SmemDescriptor:
     code = bits >> _SWIZZLE_BIT[which] & (3 if which == 90 else 7)
     if code not in _NAMES[which]:
         raise error("SML0416", bits=f"0x{bits:016x}", arch=arch, what=f"swizzle code {code}")
-    if which == 100 and (bits & _VERSION_MASK) != _VERSION:
+    if which == 100 and (bits & CONSTANT_MASK) != CONSTANT:
         raise error("SML0416", bits=f"0x{bits:016x}", arch=arch, what="bits 46-48, which must be 0b001")
     if which == 100 and bits & _ZERO_MASK:
         raise error("SML0416", bits=f"0x{bits:016x}", arch=arch, what="bits 53-60, which must be 0")

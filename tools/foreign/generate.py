@@ -3,6 +3,12 @@
     python -m venv venv && venv/bin/pip install triton==3.9.0 numpy ml_dtypes
     PYTHONPATH=. venv/bin/python tools/foreign/generate.py [-o FOLDER] [PATTERN ...]
 
+Other compilers put code of their own into every kernel: what they make stays in a folder outside of the repository, and
+each has an environment of its own (one architecture a run, since JAX keeps kernels by their source alone):
+
+    venv/bin/pip install jax==0.10.2 jax-cuda13-plugin jax-cuda13-pjrt absl-py llvmlite   # and ptxas on the PATH
+    PYTHONPATH=. venv/bin/python tools/foreign/generate.py -o FOLDER -m jax_mosaic sm_100a
+
 A case `matmul_bf16` of `triton_matmul.py` goes to `FOLDER/triton/matmul_bf16.sm_90a.ptx` and so on. Patterns choose
 cases by substrings of module.case.arch.
 """

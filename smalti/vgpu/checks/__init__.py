@@ -36,7 +36,8 @@ class Checks:
     strict    also report orders that every known chip keeps but no document promises
     foreign   the module is another compiler's: where it has no tcgen05.fence of a kind at all, as those of Triton and
               CUTLASS, it relies on waits and barriers alone to order tensor memory. That is counted in `relied_on`,
-              and reported under strict.
+              and reported under strict. So are matrix descriptors without their constant, and
+              tcgen05.ld and st of lanes 0-31 by every warp, which means its own, as JAX makes them.
     """
 
     collect: bool = False

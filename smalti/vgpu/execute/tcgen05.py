@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from smalti.errors import SmaltiError, error
+from smalti.layout.descriptors import CONSTANT, CONSTANT_MASK
 from smalti.layout.instruction import InstructionDescriptor, decode_idesc, mma_k
 from smalti.layout.tensor import COLUMNS
 from smalti.numerics.kinds import KINDS
@@ -231,10 +232,18 @@ def _refuse(g: Gang, step: Step, operand: str, reason: str) -> SmaltiError:
     return error("SML0873", at=step.loc, operand=operand, opcode=step.opcode, reason=reason, who=g.who())
 
 
+def _lenient(g: Gang) -> bool:
+    """Whether what every tried chip does, and compilers rely on, counts: in other compilers' kernels, unless strict."""
+    checks = g.machine.checks
+    return checks is None or (checks.foreign and not checks.strict)
+
+
 def _operand(
     g: Gang, step: Step, name: str, bits: int, rows: int, k_bytes: int, fmt: str, transposed: bool, padded: bool
 ) -> Source:
     """An operand in shared memory. Errors: SML0873 with the reason that the layout gives; SML0830."""
+    if not bits & CONSTANT_MASK and _lenient(g):
+        bits |= CONSTANT  # JAX leaves it out, and its kernels run
     try:
         found = source("tcgen05", g.machine.device.arch, bits, rows, k_bytes, fmt, transposed, padded)
     except SmaltiError as refusal:
@@ -428,15 +437,20 @@ def _uniform_by_warp(values: Any, g: Gang) -> list[int]:
 
 
 def _transfers(g: Gang, step: Step, addresses: list[int], cells: tensor_cells.Cells) -> list[Transfer]:
-    """The cells of each warp, which may only touch its own quarter of the lanes (PTX 9.7.16.8.1).
+    """The cells of each warp, which may only touch its own quarter of the lanes (PTX 9.7.16.8.1). Other compilers' kernels
+    (JAX, DeepGEMM) rely on the hardware to take lanes 0-31 as the warp's own.
 
     Errors: SML0866, SML0861, SML0862.
     """
     memory = tensor_memory(g.cta)
     parts = []
+    relative = _lenient(g)
     for warp, address in zip(g.warps(), addresses, strict=True):
+        first = 32 * (warp.index % 4)
+        if relative and split_address(address)[0] < 32:
+            address += first << 16
         lane, _ = split_address(address)
-        first, last = 32 * (warp.index % 4), lane + cells.blocks[-1].lane_end - 1
+        last = lane + cells.blocks[-1].lane_end - 1
         if lane < first or last >= first + 32:
             raise error("SML0866", at=step.loc, warp=warp.name(), first=first, last=first + 31, low=lane, high=last)
         parts.append(Transfer(warp, memory.place(g, cells, address)))
