@@ -88,7 +88,9 @@ class Host:
         self.call: dict[str, Any] = {}
         pointer, number, small = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
         self.kinds = {
-            "mosaic_gpu_init_tma_desc": ctypes.CFUNCTYPE(None, pointer, pointer, number, number, pointer, pointer, number, pointer),
+            "mosaic_gpu_init_tma_desc": ctypes.CFUNCTYPE(
+                None, pointer, pointer, number, number, pointer, pointer, number, pointer
+            ),
             "mosaic_gpu_launch_kernel": ctypes.CFUNCTYPE(None, pointer, *[small] * 10, pointer, pointer),
             "mosaic_gpu_module_load": ctypes.CFUNCTYPE(pointer, pointer),
             "mosaic_gpu_get_function": ctypes.CFUNCTYPE(pointer, pointer, pointer, small, small),

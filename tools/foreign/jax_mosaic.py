@@ -60,8 +60,9 @@ def wgmma(c, dtype):
         plgpu.wait_smem_to_gmem(0)
 
     stages = k // bk
+    bars = plgpu.Barrier(num_arrivals=2, num_barriers=stages)
     scratch = [tiled((stages, m, bk), DTYPES[dtype]), tiled((stages, n, bk), DTYPES[dtype]),
-               plgpu.SMEM((m, n), getattr(jnp, DTYPES[kind])), plgpu.Barrier(num_arrivals=2, num_barriers=stages)]  # fmt: skip
+               plgpu.SMEM((m, n), getattr(jnp, DTYPES[kind])), bars]  # fmt: skip
     launch(c, body, [d], [a, b], scratch_types=scratch)
 
 
@@ -92,7 +93,8 @@ def tcgen05(c, dtype, swizzle=128):
 
     kind = getattr(jnp, DTYPES[kind])
     scratch = [tiled((m, k), DTYPES[dtype], swizzle), tiled((n, k), DTYPES[dtype], swizzle), plgpu.SMEM((m, n), kind),
-               plgpu.TMEM((m, n), kind), plgpu.Barrier(num_arrivals=2), plgpu.Barrier(orders_tensor_core=True)]  # fmt: skip
+               plgpu.TMEM((m, n), kind), plgpu.Barrier(num_arrivals=2),
+               plgpu.Barrier(orders_tensor_core=True)]  # fmt: skip
     launch(c, body, [d], [a, b], scratch_types=scratch)
 
 
@@ -223,7 +225,8 @@ def sparse(c, dtype):
 
     kind, size = getattr(jnp, DTYPES[kind]), 2 if "f16" in dtype else 1
     swizzle = 64 * size
-    scratch = [tiled((m, k // 2), DTYPES[dtype], swizzle), tiled((n, k), DTYPES[dtype], swizzle), plgpu.SMEM(laid.shape, jnp.uint2),
+    scratch = [tiled((m, k // 2), DTYPES[dtype], swizzle), tiled((n, k), DTYPES[dtype], swizzle),
+               plgpu.SMEM(laid.shape, jnp.uint2),
                plgpu.SMEM((m, n), kind), plgpu.TMEM((m, n), kind),
                plgpu.TMEM((m, k // 2), jnp.uint2, layout=plgpu.TMEMLayout.SPARSE_METADATA_LAYOUT),
                plgpu.Barrier(num_arrivals=3), plgpu.Barrier(orders_tensor_core=True)]  # fmt: skip

@@ -437,8 +437,8 @@ def _uniform_by_warp(values: Any, g: Gang) -> list[int]:
 
 
 def _transfers(g: Gang, step: Step, addresses: list[int], cells: tensor_cells.Cells) -> list[Transfer]:
-    """The cells of each warp, which may only touch its own quarter of the lanes (PTX 9.7.16.8.1). Other compilers' kernels
-    (JAX, DeepGEMM) rely on the hardware to take lanes 0-31 as the warp's own.
+    """The cells of each warp, which may only touch its own quarter of the lanes (PTX 9.7.16.8.1). Kernels of JAX and
+    DeepGEMM rely on the hardware to take lanes 0-31 as the warp's own.
 
     Errors: SML0866, SML0861, SML0862.
     """
