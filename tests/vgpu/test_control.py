@@ -363,6 +363,19 @@ def test_launch_registers():
         assert launch_registers(prepare(module, "kernel")) == want
 
 
+@pytest.mark.virtual
+def test_launch_registers_are_no_more_than_the_largest_increase():
+    """As ptxas has it: two warpgroups could start with 255, but start with what the consumers want."""
+    text = registers(".maxntid 256, 1, 1\n.minnctapersm 1", ([("dec", 24)], [("inc", 240)]))
+    assert run_ptx(text, np.zeros(256, np.uint32), block=256)[0].tolist() == list(range(256))
+    with pytest.raises(SmaltiError, match="SML0817"):  # another one wants more
+        run_ptx(
+            text.replace("END:", "  @%p setmaxnreg.inc.sync.aligned.u32 248;\nEND:"),
+            np.zeros(256, np.uint32),
+            block=256,
+        )
+
+
 # -- cluster launch control --------------------------------------------------------------------------------
 
 

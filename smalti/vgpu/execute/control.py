@@ -169,16 +169,25 @@ class RegisterWait(Wait):
 def launch_registers(program: Program) -> int | None:
     """Registers a thread at launch, as the assembler derives them; None where setmaxnreg has no effect.
 
-    It takes effect only with .maxnreg, or with .minnctapersm beside .reqntid or .maxntid.
+    It takes effect only with .maxnreg, or with .minnctapersm beside .reqntid or .maxntid. No more than the largest
+    count that a setmaxnreg.inc asks for (tried with ptxas 13.0 and 13.5).
     """
     directives = program.function.directives
-    if "maxnreg" in directives:
-        return directives["maxnreg"][0]
     shape = directives.get("reqntid") or directives.get("maxntid")
     ctas = directives.get("minnctapersm")
-    if not shape or not ctas:
+    if "maxnreg" in directives:
+        bound = directives["maxnreg"][0]
+    elif shape and ctas:
+        bound = min(65536 // (int(np.prod(shape)) * ctas[0]) // 8 * 8, 255)
+    else:
         return None
-    return min(65536 // (int(np.prod(shape)) * ctas[0]) // 8 * 8, 255)
+    grown = [
+        count.value
+        for step in program.steps
+        if step.form.executor == "setmaxnreg" and step.form.get("action") == "inc"
+        and isinstance(count := step.instruction.operands[0], Immediate)
+    ]  # fmt: skip
+    return min([bound, *([max(grown)] if grown else [])])
 
 
 @executor("setmaxnreg")

@@ -253,6 +253,11 @@ def _operand(
     return found
 
 
+# Of a zero-column mask descriptor (PTX 9.7.16.4.3): without it no column is zero. The manual's examples of masks
+# contradict its table.
+NON_ZERO_MASK = 1 << 39
+
+
 def _mma(context: Context, step: Step) -> Operation:
     bound = context.bind(step)
     form = step.form
@@ -269,12 +274,13 @@ def _mma(context: Context, step: Step) -> Operation:
     mask = bound.get("mask")
     words = [context.source(o, "b32") for o in mask.items] if isinstance(mask, Vector) else []
     scale_d = bound["scale_d"].value if isinstance(bound.get("scale_d"), Immediate) else 0  # type: ignore[union-attr]
-    if "zero_columns" in bound:
-        raise error("SML0874", at=step.loc, what="the zero-column mask of tcgen05.mma.ws", opcode=step.opcode)
+    columns = context.source(bound["zero_columns"], "b64") if "zero_columns" in bound else None
     block = _block(kind, form.get("vec"), sparse) if scales[0] is not None else 0
 
     def issue(g: Gang, lane: int, warp: Warp, thread: Thread) -> TensorOp:
         i, k = _instruction(g, step, kind, _at(idesc(g), lane), group, ws, sparse, block)
+        if columns is not None and _at(columns(g), lane) & NON_ZERO_MASK:
+            raise error("SML0874", at=step.loc, what="the zero-column mask of tcgen05.mma.ws", opcode=step.opcode)
         padded, transposes = not kind.startswith("mxf4"), (i.transpose_a, i.transpose_b)
         kept = k // 2 if sparse else k
         where = _at(a(g), lane)
