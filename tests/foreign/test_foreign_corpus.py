@@ -1,7 +1,8 @@
 """Kernels of ours that other compilers made into PTX (tools/foreign) run on the virtual GPU with all checks on: results
 are exact, whatever the schedule, and nothing is found.
 
-SMALTI_SEEDS=20 runs each under that many adversarial schedules instead of one.
+SMALTI_SEEDS=20 runs each under that many adversarial schedules instead of one. SMALTI_FOREIGN names a folder of more
+kernels, which tools/foreign/generate.py filled with what other compilers than Triton made.
 """
 
 import os
@@ -16,7 +17,8 @@ from smalti.run import compare, run
 from smalti.run.launch_file import load
 
 HERE = Path(__file__).parent / "kernels"  # a folder called triton must not lie where Python looks for modules
-FILES = sorted(HERE.glob("*/*.json"))
+OWN = sorted(HERE.glob("*/*.json"))
+MORE = sorted(Path(os.environ["SMALTI_FOREIGN"]).glob("*/*.json")) if "SMALTI_FOREIGN" in os.environ else []
 SEEDS = int(os.environ.get("SMALTI_SEEDS", "1"))
 
 # What these compilers do against the rules of PTX.
@@ -46,7 +48,7 @@ def seeds_of(path):
     return [None, *range(first, first + SEEDS)]
 
 
-@pytest.mark.parametrize("path", FILES, ids=name)
+@pytest.mark.parametrize("path", OWN + MORE, ids=name)
 def test_runs_as_expected(path):
     if path.stem in KNOWN:
         _, result = ran(path, None, collect=True)
@@ -61,14 +63,14 @@ def test_runs_as_expected(path):
 
 
 def test_every_output_has_an_expectation():
-    for path in FILES:
+    for path in OWN:
         outputs = [b for b in load(path).buffers.values() if b.output]
         assert outputs and all(b.expected is not None for b in outputs), path.name
 
 
 def test_what_the_corpus_holds():
     """Kernels by the instructions that occur in them; an architecture each counts for itself where it is the point."""
-    texts = {name(p): p.with_suffix(".ptx").read_text() for p in FILES}
+    texts = {name(p): p.with_suffix(".ptx").read_text() for p in OWN}
     kernels = {n.rpartition(".")[0] for n in texts}
 
     def having(pattern):

@@ -83,3 +83,22 @@ def test_lanes_of_tensor_memory_count_from_the_warp_s_own():
     assert codes(TILE, (mask, "0")) == set()
     assert codes(TILE, (mask, "0"), strict=True) == codes(TILE, (mask, "0"), module=True) == {"SML0866"}
     assert codes(TILE, (r"and(\.b32 \t%r\d+, %r\d+, )6291456", r"or\g<1>2097152")) == {"SML0866"}
+
+
+def test_a_zero_column_mask_that_masks_nothing():
+    """TileLang gives every tcgen05.mma.ws one; those that zero columns are refused by name."""
+    pattern = r"tcgen05\.mma\.cta_group::1\.kind::f16 ([^;]*);"
+    assert codes(TILE, (pattern, r"tcgen05.mma.ws.cta_group::1.kind::f16 \1, 0;")) == set()
+    assert codes(TILE, (pattern, r"tcgen05.mma.ws.cta_group::1.kind::f16 \1, 549755813888;")) == {"SML0874"}
+
+
+def test_unknown_instructions_come_all_in_one_error():
+    """With their counts, and the nearest form that is known."""
+    text = TILE.with_suffix(".ptx").read_text()
+    for before, after in (("tcgen05.wait::ld.sync.aligned", "tcgen05.wait::xx.sync.aligned"), ("bar.sync", "bar.wait")):
+        assert before in text
+        text = text.replace(before, after)
+    with pytest.raises(SmaltiError, match="SML0207") as caught:
+        run(text, load(TILE), "virtual:sm_100a")
+    assert caught.value.params["forms"] == 2 and caught.value.params["count"] > 2
+    assert "tcgen05.wait::xx" in caught.value.params["listed"] and "bar.wait" in caught.value.params["listed"]

@@ -23,7 +23,7 @@ from smalti.run.launch import Buffer, Launch, MapOf, Pointer
 HOME = Path(tilelang.__file__).parent
 DTYPES = {"f16": "float16", "bf16": "bfloat16", "e4m3": "float8_e4m3fn", "s8": "int8", "f32": "float32", "s32": "int32"}
 # The driver's numbers (CUtensorMapDataType, CUtensorMapSwizzle).
-TYPES = dict(enumerate("u8 u16 u32 s32 u64 s64 f16 f32 f64 bf16 f32.ftz tf32 tf32.ftz".split()))
+TYPES = ("u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f64", "bf16", "f32.ftz", "tf32", "tf32.ftz")
 SWIZZLES = ("none", "32B", "64B", "128B")
 
 
@@ -40,7 +40,7 @@ def launch(c, function):
     (device,) = made.device_mod.functions.values()
     (host,) = made.host_mod.functions.values()
     extent = {str(k): int(v) for k, v in device.attrs["thread_extent"].items()}
-    maps = host.attrs["tma_descriptor_args"] if "tma_descriptor_args" in host.attrs else {}
+    maps = host.attrs.get("tma_descriptor_args", {})
     maps = {str(k).partition(":")[0]: list(v) for k, v in maps.items()}
     names = re.findall(
         r"(\w+)[,)]", re.search(r"__launch_bounds__\([^)]*\) main_kernel(\(.*?\))", made.kernel_source)[1]
@@ -49,9 +49,10 @@ def launch(c, function):
     for name in names:
         found = next((v for k, v in maps.items() if k.split("(")[0].strip('"') == name), None)
         params.append(MapOf(*described(found)) if found is not None else Pointer(name))
+    used = {p.buffer for p in params}
     buffers = {
         n: Buffer(n, o.format, o.elements, data=o.memory.copy(), output=True)
-        for n, o in c.operands.items() if Pointer(n) in params or any(isinstance(p, MapOf) and p.buffer == n for p in params)
+        for n, o in c.operands.items() if n in used
     }  # fmt: skip
     shared = int(device.attrs["dyn_shared_memory_buf"]) if "dyn_shared_memory_buf" in device.attrs else 0
     grid, block = ([extent.get(f"{kind}.{axis}", 1) for axis in "xyz"] for kind in ("blockIdx", "threadIdx"))
