@@ -206,6 +206,8 @@ def answer(found: Answer) -> str:
     """The result of a question, as a document."""
     notes = "".join(f'<p class="warn">{esc(note)}</p>' for note in found.notes)
     head = "Several pages fit equally well" if found.ambiguous else "Found"
+    if len(found.matches) == 1 and found.matches[0].places:
+        head = f"One text, raised at {len(found.matches[0].places)} places"
     if not found.matches:
         head, notes = "Nothing found", "<p>Try fewer words, or index the package that raised it.</p>"
     items = "".join(_match(one) for one in found.matches)
@@ -215,10 +217,16 @@ def answer(found: Answer) -> str:
 def _match(one: Match) -> str:
     values = "".join(f"<br><code>{esc(n)} = {esc(v[:200])}</code>" for n, v in one.values.items())
     text = f"{one.page.type}: {one.page.message or one.page.title}"
-    return (
-        f'<li><a href="errors/{esc(one.page.id)}.html">{esc(text)}</a>'
-        f"<small>{esc(one.certainty)}: {esc('; '.join(one.reasons))}</small>{values}</li>"
+    reasons = f"<small>{esc(one.certainty)}: {esc('; '.join(one.reasons))}</small>{values}"
+    if not one.places:
+        return f'<li><a href="errors/{esc(one.page.id)}.html">{esc(text)}</a>{reasons}</li>'
+    rows = "".join(
+        f'<li><a href="errors/{esc(p.id)}.html">{esc(f"{p.path}:{p.line}" if p.line else p.path)}</a> '
+        f"in <code>{esc(p.function)}</code>"
+        f"<small>if <code>{esc(p.guard.get('1', p.trigger))}</code></small></li>"
+        for p in one.places
     )
+    return f"<li>{esc(text)}{reasons}<ul>{rows}</ul></li>"
 
 
 REPORT = (

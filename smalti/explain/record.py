@@ -69,21 +69,32 @@ class Match:
     reasons: list[str]
     values: dict[str, str] = field(default_factory=dict)
     asked: str = ""  # the exception of the text that it explains, as `Type: message`
+    strength: int = 0  # letters and digits of the message that are literal in its template
+    places: list[Page] = field(
+        default_factory=list
+    )  # all pages of this one text, `page` first; empty where it is alone
 
     def as_json(self) -> dict[str, Any]:
-        """The match as JSON-able data."""
+        """The match as JSON-able data; a place is told in short, its page is at its id."""
+        short = ("id", "type", "message", "origin", "module", "function", "path", "line")
         return {
             "certainty": self.certainty,
             "reasons": self.reasons,
             "values": self.values,
             "asked": self.asked,
             "page": self.page.as_json(),
+            "places": [
+                {**{name: getattr(p, name) for name in short}, "tested": p.guard.get("1", "")} for p in self.places
+            ],
         }
 
 
 @dataclass
 class Answer:
-    """All that was found for one question; `ambiguous` where several pages fit equally well."""
+    """All that was found for one question; `ambiguous` where several pages fit equally well.
+
+    Pages that what was asked cannot tell apart (one text raised at several places of a package) are one match.
+    """
 
     question: str  # "code" | "id" | "message" | "traceback" | "nothing"
     matches: list[Match] = field(default_factory=list)

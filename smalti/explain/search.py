@@ -19,10 +19,10 @@ MATCHER = 1
 ENOUGH = 10  # literal letters and digits from which a full match of the text counts as strong
 CLOSE = 0.45  # share of common words from which a page is offered as similar
 MOST = 8
+PLACES = 40  # of one text
 _CODE = re.compile(r"SML\d{4}")
 _CODED = re.compile(r"\s{0,20}(SML\d{4}):")
-_ID = re.compile(r"(?:[0-9a-f]{16}|JMG\d{4}|FLT\d{4})\Z")
-_RANK = {"sure": 0, "likely": 1, "similar": 2}
+_ID = re.compile(r"(?:[0-9a-f]{16}|JMG[0-9a-f]{9}|FLT\d{4})\Z")
 
 
 def find(question: Any, stores: Iterable[Store] = ()) -> Answer:
@@ -69,7 +69,7 @@ def page_of(record: dict[str, Any], store: Store) -> Page:
         page.proofs.append(Proof(f"an upstream test expects it: {test['file']}:{test['line']}", "upstream test", made))
     for run in page.executed:
         page.proofs.append(Proof(f"`{run['trigger']}` raised it", "executed", run.get("when", "")))
-    row = shipped.refusal_of(record["path"], record["message"])
+    row = shipped.refusal_of(record["path"], record["function"], record["message"])
     if row is not None:
         shipped.enrich(page, row)
     return page
@@ -145,14 +145,14 @@ def _settled(answer: Answer) -> Answer:
     best: dict[str, Match] = {}
     for match in answer.matches:
         known = best.get(match.page.id)
-        if known is None or _order(match) < _order(known):
+        if known is None or _rank(match) < _rank(known):
             best[match.page.id] = match
         elif known.page.origin != match.page.origin:
             known.page.also.append((match.page.id, f"{match.page.origin}: line {match.page.line}"))
-    answer.matches = sorted(best.values(), key=_order)
-    top = [m for m in answer.matches if m.certainty == answer.matches[0].certainty] if answer.matches else []
+    answer.matches = sorted(best.values(), key=_rank)
+    top = [m for m in answer.matches if _rank(m) == _rank(answer.matches[0])]
     alone = {(m.page.module, m.page.function, m.page.message, m.asked) for m in top}
-    answer.ambiguous = len(alone) > 1 and len({m.asked for m in top}) < len(alone)
+    answer.ambiguous = (len(alone) > 1 and len({m.asked for m in top}) < len(alone)) or any(m.places for m in top)
     if answer.matches and answer.matches[0].certainty != "similar":
         answer.matches = [m for m in answer.matches if m.certainty != "similar"]
     if any(m.page.asynchronous for m in answer.matches if m.certainty == "sure"):
@@ -164,8 +164,11 @@ def _settled(answer: Answer) -> Answer:
     return answer
 
 
-def _order(match: Match) -> tuple[int, int]:
-    return _RANK[match.certainty], 0 if any("very line" in r for r in match.reasons) else 1
+def _rank(match: Match) -> int:
+    """0 for the very line, then by certainty."""
+    return (
+        0 if any("very line" in r for r in match.reasons) else 1 + ("sure", "likely", "similar").index(match.certainty)
+    )
 
 
 # --- one exception ----------------------------------------------------------------------------------------
@@ -213,14 +216,18 @@ def _faults(raised: Raised) -> list[Match]:
 
 
 def _known(raised: Raised) -> list[Match]:
-    found = []
+    fits: dict[str, Match] = {}
     for page in shipped.known_pages():
-        if weight(page.message) < ENOUGH or not _same_type(raised.type, page.type):
+        strength = weight(page.message)
+        if strength < ENOUGH or not _same_type(raised.type, page.type):
             continue
         if fitted := fit(page.message, raised.message):
             note = "the text is that of a known refusal; index the package for source, conditions and paths"
-            found.append(Match(page, "likely", [note], fitted.values))
-    return found
+            match = Match(page, "likely", [note], fitted.values, strength=strength)
+            first = fits.setdefault(skeleton(page.message), match)
+            if first is not match:
+                first.places = [*(first.places or [first.page]), page]
+    return list(fits.values())
 
 
 def _same_type(asked: str, known: str) -> bool:
@@ -236,24 +243,34 @@ def _site(raised: Raised, store: Store) -> list[Match]:
     by_frame = _by_frame(raised, store, texts)
     if by_frame:
         return by_frame
-    found: list[tuple[int, Match]] = []
+    fits: dict[str, list[tuple[dict[str, Any], Fit, int]]] = {}
     for site, (template, fitted) in texts.items():
-        record = store.row(site)
-        if record is None or record["kind"] != "raise" or not _same_type(raised.type, record["type"]):
-            continue
-        strength = weight(template)
-        if strength < 3:
-            continue
-        certain = "likely" if strength >= ENOUGH else "similar"
+        record = store.row(site) if weight(template) >= 3 else None
+        if record is not None and record["kind"] == "raise" and _same_type(raised.type, record["type"]):
+            fits.setdefault(skeleton(template), []).append((record, fitted, weight(template)))
+    found = []
+    for group in sorted(fits.values(), key=lambda g: (-g[0][2], not g[0][1].exact))[:MOST]:
+        group.sort(key=lambda one: _public_first(one[0]))
+        (record, fitted, strength), count = group[0], len(group)
         how = "letter by letter" if fitted.exact else "but for case, spaces or a full stop"
         reasons = [f"the text fits, {how}" + (f", and the type {record['type']}" if raised.type else "")]
-        found.append((-strength, Match(page_of(record, store), certain, reasons, fitted.values)))
-    found.sort(key=lambda item: item[0])
-    matches = [match for _, match in found[:MOST]]
-    if len(matches) == 1 and found[0][0] <= -ENOUGH:
-        matches[0].certainty = "sure"
-        matches[0].reasons.append(f"no other raise in {store.package} {store.version} gives this text")
-    return matches
+        places = [page_of(one, store) for one, _, _ in group[:PLACES]]
+        certainty = "likely" if strength >= ENOUGH else "similar"
+        match = Match(places[0], certainty, reasons, fitted.values, strength=strength)
+        if count > 1:
+            match.places = places
+            reasons.append(f"{store.package} {store.version} raises this text at {count} places")
+        elif len(fits) == 1 and strength >= ENOUGH:
+            match.certainty = "sure"
+            reasons.append(f"no other raise in {store.package} {store.version} gives this text")
+        found.append(match)
+    return found
+
+
+def _public_first(record: dict[str, Any]) -> tuple[bool, str, int]:
+    """Order of the places of one text: those that a public entry point reaches, then by place."""
+    reached = any(entry["verdict"] != "refuted" and entry["entry"] for entry in record["entries"])
+    return not reached, record["path"], record["line"]
 
 
 def _by_frame(raised: Raised, store: Store, texts: dict[str, tuple[str, Fit]]) -> list[Match]:
@@ -282,7 +299,13 @@ def _by_frame(raised: Raised, store: Store, texts: dict[str, tuple[str, Fit]]) -
             chosen.sort(key=lambda c: (*c[:3], abs(c[3]["line"] - frame.line)))  # equals: the nearest line first
             best = chosen[0]
             alike = [c for c in chosen if c[:3] == best[:3]]
-            return [_framed(c, frame, store, len(alike)) for c in alike[:MOST]]
+            found = [_framed(c, frame, store, len(alike)) for c in alike[:PLACES]]
+            if len({skeleton(c[3]["message"]) for c in alike}) > 1:
+                return found[:MOST]
+            if len(found) > 1:  # of the same text, nearest line first
+                found[0].places = [match.page for match in found]
+                found[0].reasons.append(f"it raises this text at {len(alike)} places")
+            return found[:1]
     return []
 
 

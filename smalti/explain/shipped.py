@@ -6,6 +6,7 @@ All of it is data (TOML); here it becomes pages.
 from __future__ import annotations
 
 import functools
+import hashlib
 import re
 from importlib import resources
 from typing import Any
@@ -98,13 +99,15 @@ def refusals(stem: str = "") -> tuple[dict[str, Any], ...]:
     return tuple(row for name in chosen for row in _toml(f"knowledge/{name}")["refusal"])
 
 
-def refusal_of(path: str, message: str) -> dict[str, Any] | None:
-    """The known refusal that an indexed site is, by file and wording."""
+def refusal_of(path: str, function: str, message: str) -> dict[str, Any] | None:
+    """The known refusal that an indexed site is, by file and wording; of several with that wording, by function."""
     stem = path.rsplit("/", 1)[-1].removesuffix(".py")
     if "mosaic" not in path or not stem:
         return None
-    same = (row for row in refusals(stem) if path.endswith(row["file"]))
-    return next((row for row in same if skeleton(message) in map(skeleton, row["message"])), None)
+    asked = skeleton(message)
+    rows = [row for row in refusals(stem) if path.endswith(row["file"]) and asked in map(skeleton, row["message"])]
+    named = (row for row in rows if function in row["function"].replace(" ", "").split(","))
+    return next(named, rows[0] if len(rows) == 1 else None)
 
 
 def in_smalti(row: dict[str, Any]) -> str:
@@ -169,15 +172,18 @@ def _general(verdict: str) -> list[str]:
 
 @functools.cache
 def known_pages() -> tuple[Page, ...]:
-    """A page for each known refusal, for when the package itself is not indexed."""
-    found = []
-    for number, row in enumerate(refusals(), 1):
-        page = Page(
-            id=row.get("aliases", [f"JMG{number:04d}"])[0] if row.get("aliases") else f"JMG{number:04d}",
-            origin="known refusals of JAX Mosaic GPU", kind="known", type=row["type"], message=row["message"][0],
-            title=skeleton(row["message"][0]).replace("{}", "…")[:80], path=f"jax/{row['file']}",
-            function=row["function"], family=families.classify(row["message"][0], row["type"]),
-        )  # fmt: skip
-        enrich(page, row)
-        found.append(page)
-    return tuple(found)
+    """A page for each wording of each known refusal, for when the package itself is not indexed."""
+    found: dict[str, Page] = {}
+    for row in refusals():
+        for message in row["message"]:
+            identity = f"{row['file']}|{row['function']}|{row['type']}|{skeleton(message)}"
+            key = "JMG" + hashlib.sha256(identity.encode()).hexdigest()[:9]
+            page = Page(
+                id=row.get("aliases", [key])[0], origin="known refusals of JAX Mosaic GPU", kind="known",
+                type=row["type"], message=message, title=skeleton(message).replace("{}", "…")[:80],
+                path=f"jax/{row['file']}", function=row["function"],
+                family=families.classify(message, row["type"]),
+            )  # fmt: skip
+            enrich(page, row)
+            found.setdefault(page.id, page)
+    return tuple(found.values())

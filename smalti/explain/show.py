@@ -12,34 +12,75 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def answer(found: Answer, width: int = 100) -> str:
-    """The best pages in full where they are certain, a list to choose from where they are not."""
+    """The best page in full where it is certain, one text with all its places, or a list to choose from."""
     if not found.matches:
         return "Nothing found. Try fewer words, or index the package: smalti errors index PACKAGE\n"
     blocks = list(found.notes)
-    first = found.matches[0]
-    if found.ambiguous or first.certainty == "similar":
-        why = "Several pages fit equally well:" if found.ambiguous else "No page has exactly this text. The nearest:"
+    first, others = found.matches[0], found.matches[1:]
+    tied = found.ambiguous and (not first.places or any(_equal(first, other) for other in others))
+    if tied or first.certainty == "similar":
+        why = "Several pages fit equally well:" if tied else "No page has exactly this text. The nearest:"
         blocks.append(why + "\n" + "\n".join(_line(m) for m in found.matches))
         blocks.append(f"Read one with: smalti explain {first.page.id}")
     else:
-        blocks.append(match(first, width))
-        others = found.matches[1:]
+        blocks.append(_group(first, width) if first.places else match(first, width))
         if others:
             blocks.append("Also\n" + "\n".join(_line(m) for m in others))
     return _CONTROL.sub("?", "\n\n".join(blocks)) + "\n"
 
 
+def _equal(one: Match, other: Match) -> bool:
+    return (one.certainty, one.strength) == (other.certainty, other.strength)
+
+
 def _line(one: Match) -> str:
     place = f"{one.page.path}:{one.page.line}" if one.page.line else one.page.path or one.page.origin
     text = f"{one.page.type}: {one.page.message[:90] or one.page.title}"
-    return f"  {one.page.id:<17} {text}\n{'':20}{place}  ({'; '.join(one.reasons)})"
+    rest = [f"{p.path}:{p.line} {p.id}" for p in one.places[1:9]]
+    more = [f"{len(one.places) - 9} more places"] if len(one.places) > 9 else []
+    below = "".join(f"\n{'':20}{other}" for other in rest + more)
+    return f"  {one.page.id:<17} {text}\n{'':20}{place}  ({'; '.join(one.reasons)}){below}"
+
+
+def _group(one: Match, width: int) -> str:
+    """One text that is raised at several places: what they share, then each with what tells it apart."""
+    shared = one.page
+    why = (
+        f"Found because {'; '.join(one.reasons)}. Which of the places it was, the text alone does not say: "
+        "the end of a full traceback does, or the function that you called."
+    )
+    blocks = [f"{shared.type}: {shared.title}   [{shared.origin}]", textwrap.fill(why, width)]
+    if one.values:
+        blocks.append(_values(one))
+    same = [name for name in ("meaning", "in_smalti") if len({getattr(p, name) for p in one.places}) == 1]
+    _add(blocks, "What it means", shared.meaning if "meaning" in same else "", width)
+    if len({tuple(p.solutions) for p in one.places}) == 1:
+        _list(blocks, "What to do", shared.solutions, width)
+    _add(blocks, "In Smalti", shared.in_smalti if "in_smalti" in same else "", width)
+    rows = []
+    for place in one.places:
+        types = f"{place.type}, " if len({p.type for p in one.places}) > 1 else ""
+        where = f"{place.path}:{place.line}" if place.line else place.path
+        rows.append(f"  {where} in {place.function}   {types}smalti explain {place.id}")
+        if place.guard.get("1"):
+            rows.append(f"      if {place.guard['1']}"[:width])
+        ways = [e["entry"] or "any caller" for e in place.entries if e["verdict"] != "refuted"]
+        if ways:
+            rows.append(f"      called through {', '.join(ways[:4])}"[:width])
+        elif place.entries:
+            rows.append("      cannot be reached from the public entry points that were followed")
+    blocks.append(f"Places ({len(one.places)})\n" + "\n".join(rows))
+    return "\n\n".join(blocks)
+
+
+def _values(one: Match) -> str:
+    return "Your values\n" + "\n".join(f"  {name} = {value[:200]}" for name, value in one.values.items())
 
 
 def match(one: Match, width: int = 100) -> str:
     """A page with the reason for it and the values of the message."""
-    head = f"Found because {'; '.join(one.reasons)}."
-    values = "\n".join(f"  {name} = {value[:200]}" for name, value in one.values.items())
-    return page(one.page, width, head + (f"\n\nYour values\n{values}" if values else ""))
+    head = textwrap.fill(f"Found because {'; '.join(one.reasons)}.", width)
+    return page(one.page, width, head + (f"\n\n{_values(one)}" if one.values else ""))
 
 
 def page(one: Page, width: int = 100, head: str = "") -> str:

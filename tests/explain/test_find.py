@@ -9,7 +9,7 @@ import pytest
 
 from smalti.cli import main
 from smalti.errors import error
-from smalti.explain import families, shipped
+from smalti.explain import families, pages, shipped, show
 from smalti.explain.search import find
 from smalti.explain.template import fit, skeleton, weight
 from tests.explain.test_reading import PLAIN
@@ -77,13 +77,43 @@ def test_ambiguity_is_shown(tmp_path):
     index(Subject("twin", tmp_path, "1"), tmp_path / "t.sqlite")
     store = Store(tmp_path / "t.sqlite")
     answer = find("ValueError: x is 3, not a small number", [store])
-    assert answer.ambiguous and {m.page.function for m in answer.matches} == {"f", "g"}
-    assert all(m.certainty != "sure" for m in answer.matches)
+    (one,) = answer.matches  # one text: one answer with both of its places
+    assert answer.ambiguous and [p.function for p in one.places] == ["f", "g"] and one.certainty != "sure"
+    shown = show.answer(answer)
+    assert "Places (2)" in shown and all(f"smalti explain {p.id}" in shown for p in one.places)
+    assert [p["function"] for p in answer.as_json()["matches"][0]["places"]] == ["f", "g"]
+    assert all(f'href="errors/{p.id}.html"' in pages.answer(answer) for p in one.places)
     framed = PLAIN.replace("pkg/_impl.py", "twin/__init__.py").replace("in run", "in g")
     framed = framed.replace("TypeError: x must be a list, got int", "ValueError: x is 3, not a small number")
     answer = find(framed, [store])
     assert not answer.ambiguous and answer.matches[0].page.function == "g"
     store.close()
+
+
+def test_a_heavier_text_comes_before_one_that_is_mostly_holes(tmp_path):
+    pytest.importorskip("libcst")
+    from smalti.explain.index.build import Subject, index
+    from smalti.explain.store import Store
+    from tests.explain.conftest import lay
+
+    text = "def {}(n, k):\n    if n % k:\n        raise ValueError(f'N must be a multiple of {}, got {{n}}')\n\n\n"
+    lay(tmp_path, {"two/__init__.py": text.format("f", "{k}") + text.format("g", "8 and <= 256")})
+    index(Subject("two", tmp_path, "1"), tmp_path / "t.sqlite")
+    store = Store(tmp_path / "t.sqlite")
+    answer = find("N must be a multiple of 8 and <= 256, got 12", [store])
+    assert [m.page.function for m in answer.matches] == ["g", "f"] and answer.matches[0].certainty == "likely"
+    answer = find("N must be a multiple of 16, got 12", [store])
+    assert [m.page.function for m in answer.matches] == ["f"] and answer.matches[0].values == {"k": "16", "n": "12"}
+    store.close()
+
+
+def test_one_wording_in_three_functions_keeps_three_verdicts():
+    answer = find("NotImplementedError: Unsupported input dtype: f64")
+    (one,) = answer.matches
+    assert answer.ambiguous and len(one.places) == 3 and len({p.verdict for p in one.places}) > 1
+    paths = {p.function: shipped.refusal_of(p.path, p.function, p.message)["guard"] for p in one.places}
+    assert len(set(paths.values())) == 3
+    assert shipped.refusal_of(one.page.path, "another_function", one.page.message) is None
 
 
 def test_a_live_exception_with_its_frames(store, package):
