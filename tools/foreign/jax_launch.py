@@ -72,7 +72,15 @@ def launch(c: Any, body: Callable[..., None], outputs: Sequence[Any], inputs: Se
         (ptx,) = Path(folder).glob("*.ptx")
         (host,) = Path(folder).glob("*.ll")
         text, code = ptx.read_text(), host.read_text()
+    text = re.sub(r"(?m)^\.version 9\.\d+", ".version 9.0", text)  # from LLVM's newest to what these kernels need
     c.captured = captured(c.arch, text, code, [*inputs, *outputs])
+
+
+def tiled(shape, dtype, swizzle=128, **options):
+    """Shared memory in the order that tensor cores read: tiles of 8 rows, swizzled."""
+    bits = 4 if dtype == "float4_e2m1fn" else jnp.dtype(dtype).itemsize * 8
+    transforms = (plgpu.TilingTransform((8, swizzle * 8 // bits)), plgpu.SwizzleTransform(swizzle))
+    return plgpu.SMEM(shape, getattr(jnp, dtype), transforms=transforms, **options)
 
 
 def seen(operand: Any) -> tuple[tuple[int, ...], Any]:

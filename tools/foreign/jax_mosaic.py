@@ -6,14 +6,7 @@ from case import case, integers
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
-from jax_launch import DTYPES, launch
-
-
-def tiled(shape, dtype, swizzle=128, **options):
-    """Shared memory in the order that tensor cores read: tiles of 8 rows, swizzled."""
-    bits = 4 if dtype == "float4_e2m1fn" else jnp.dtype(dtype).itemsize * 8
-    transforms = (plgpu.TilingTransform((8, swizzle * 8 // bits)), plgpu.SwizzleTransform(swizzle))
-    return plgpu.SMEM(shape, getattr(jnp, dtype), transforms=transforms, **options)
+from jax_launch import DTYPES, launch, tiled
 
 
 @case()

@@ -161,17 +161,18 @@ STORES = [
     ),
     Row(
         "st.async",
-        "st.async{.weak}{.space}.mbarrier::complete_tx::bytes{.vec}.type",
+        "st.async{.weak}{.scope}{.space}.mbarrier::complete_tx::bytes{.vec}.type",
         "[a]:shared::cluster, {b*vec}:type, [mbar]:shared::cluster",
         section="9.7.9.12",
         asynchronous="tma",
         slots={
+            "scope": ("cluster",),  # the assembler takes it, and a compiler writes it; the manual has it for red.async
             "space": ("shared::cluster",),
             "vec": ("v2", "v4"),
             "type": ("b32", "b64", "u32", "u64", "s32", "s64", "f32", "f64"),
         },
         need=Need(since("sm_90"), (8, 1)),
-        forbid=({"vec": ("v4",), "type": _WIDE64},),
+        forbid=({"vec": ("v4",), "type": _WIDE64}, {"weak": ("weak",), "scope": ("cluster",)}),
     ),
     Row(
         "st.async.release",
