@@ -38,10 +38,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
     prove = below.add_parser("prove", help="execute triggers in a child process with limits, and record them")
     prove.add_argument("index_file", type=Path, metavar="INDEX")
     prove.add_argument(
-        "--triggers", type=Path, help="TOML file with triggers (default: those for JAX's tensor-core layer)"
+        "--triggers",
+        action="append",
+        type=Path,
+        help="TOML file with triggers (repeatable; default: those for JAX's tensor-core layer)",
     )
     prove.add_argument("--python", default=sys.executable, help="interpreter that has the package")
-    prove.add_argument("--seconds", type=int, default=120, help="time limit of a child process")
+    prove.add_argument("--seconds", type=int, default=600, help="time limit of a child process")
+    prove.add_argument("--tests", type=Path, help="JAX's folder of tests: run those known to reach a raise, instead")
+    prove.add_argument("--every-test", action="store_true", help="with --tests: run all tests of those files")
     sarif = below.add_parser("sarif", help="rule metadata (SARIF) of Smalti's own codes")
     sarif.add_argument("-o", "--output", type=Path)
 
@@ -99,6 +104,19 @@ def _export(args: argparse.Namespace) -> int:
 
 
 def _prove(args: argparse.Namespace) -> int:
+    if args.tests is not None:
+        from smalti.explain.watched import watch
+
+        reached = watch(
+            args.index_file,
+            args.tests,
+            args.python,
+            every=args.every_test,
+            say=lambda text: print(text, file=sys.stderr),
+        )
+        for one in reached:
+            print(f"proved  {one['site']} ({one['level']}{', caught inside' if one['caught'] else ''}): {one['name']}")
+        return 0 if reached else 1
     from smalti.explain.prove import prove
 
     results = prove(args.index_file, args.triggers, args.python, args.seconds)

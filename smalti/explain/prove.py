@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -41,7 +42,7 @@ for number, source in work["sources"]:
         answer, seen, one = [], set(), raised
         while one is not None and id(one) not in seen and len(answer) < 20:
             seen.add(id(one))
-            frames = [[f.filename, f.lineno, f.name] for f in traceback.extract_tb(one.__traceback__)][-40:]
+            frames = [[f.filename, f.lineno, f.name] for f in traceback.extract_tb(one.__traceback__)][-400:]
             answer.append([type(one).__name__, str(one)[:4000], frames])
             one = one.__cause__ or one.__context__
     print("\\n@@" + json.dumps([number, answer]), flush=True)
@@ -53,25 +54,43 @@ def triggers(path: Path) -> tuple[str, list[dict[str, Any]]]:
 
     Errors: SML1212.
     """
+    data = table(path, "trigger", ("name", "path", "function", "type", "source"))
+    return str(data.get("prelude", "")), list(data["trigger"])
+
+
+def table(path: Path, name: str, keys: tuple[str, ...]) -> dict[str, Any]:
+    """A TOML file with an array of tables `name`, each with these texts. Errors: SML1212."""
     import tomllib
 
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
-        found = data["trigger"]
-        for one in found:
-            missing = [
-                key for key in ("name", "path", "function", "type", "source") if not isinstance(one.get(key), str)
-            ]
+        for one in data[name]:
+            missing = [key for key in keys if not isinstance(one.get(key), str)]
             if missing:
-                raise ValueError(f"a trigger lacks {', '.join(missing)}")
-    except (OSError, ValueError, KeyError, TypeError) as bad:
+                raise ValueError(f"a {name} lacks {', '.join(missing)}")
+        for label, pattern in data.get("levels", []):
+            re.compile(label + pattern)
+    except (OSError, ValueError, KeyError, TypeError, re.error) as bad:
         raise error("SML1212", path=str(path), reason=str(bad)) from None
-    return str(data.get("prelude", "")), list(found)
+    return data
 
 
-def shipped_triggers() -> Path:
+def shipped(name: str) -> Path:
+    """A file of triggers, or about them, that comes with the package."""
+    return Path(str(resources.files("smalti.explain") / "triggers" / name))
+
+
+def shipped_triggers() -> list[Path]:
     """The triggers for JAX's tensor-core layer that come with the package."""
-    return Path(str(resources.files("smalti.explain") / "triggers" / "jax_mosaic.toml"))
+    return [shipped("jax_mosaic.toml"), shipped("jax_pallas.toml")]
+
+
+def level(data: dict[str, Any], files: list[str]) -> str:
+    """How far a call got before it raised: the first named level of the file that a frame (file:function) is of."""
+    for label, pattern in data.get("levels", []):
+        if any(re.search(pattern, file) for file in files):
+            return str(label)
+    return "argument"
 
 
 def run(prelude: str, sources: list[str], python: str, seconds: int) -> list[dict[str, Any]]:
@@ -118,17 +137,34 @@ def _text(data: bytes) -> str:
     return data.decode("utf-8", errors="replace")
 
 
-def prove(index: Path, file: Path | None, python: str = sys.executable, seconds: int = 120) -> list[dict[str, Any]]:
-    """Run every trigger; one that raises at its site is recorded there. Gives name, proved, detail of each."""
-    prelude, work = triggers(file or shipped_triggers())
+def prove(
+    index: Path, files: list[Path] | None = None, python: str = sys.executable, seconds: int = 120
+) -> list[dict[str, Any]]:
+    """Run every trigger; one that raises at its site is recorded there. Gives name, proved, detail of each.
+
+    Errors: SML1204, SML1207, SML1208, SML1212.
+    """
+    store = Store(index)
+    results: list[dict[str, Any]] = []
+    proofs: dict[str, list[dict[str, Any]]] = {}
+    for file in files or shipped_triggers():
+        _prove(store, file, python, seconds, results, proofs)
+    store.close()
+    with locked(index):
+        update_executed(index, proofs)
+    return results
+
+
+def _prove(
+    store: Store, file: Path, python: str, seconds: int, results: list[dict[str, Any]], proofs: dict[str, Any]
+) -> None:
+    prelude, work = triggers(file)
+    data = table(file, "trigger", ())
     sources = [one["source"] for one in work]
     mended = [one for one in work if one.get("mended")]
     outcomes = run(prelude, [*sources, *[one["mended"] for one in mended]], python, seconds)
     after = {one["name"]: outcome for one, outcome in zip(mended, outcomes[len(sources) :], strict=True)}
-    store = Store(index)
-    results = []
-    proofs: dict[str, list[dict[str, Any]]] = {}
-    when = time.strftime("%Y-%m-%d", time.gmtime())
+    when = today()
     for one, outcome in zip(work, outcomes, strict=False):
         site, detail = _site(store, one, outcome)
         if site is not None and (then := after.get(one["name"])) is not None:
@@ -136,13 +172,18 @@ def prove(index: Path, file: Path | None, python: str = sys.executable, seconds:
             detail += "; the mended one runs" if then.get("raised") == "" else f"; the mended one: {where}"
             site = None if again == site else site
         if site is not None:
-            told = {"trigger": one["name"], "when": when, "source": one["source"], "mended": one.get("mended", "")}
+            frames = [f"{f}:{name}" for _, _, found in outcome["raised"] for f, _, name in found]
+            told = {
+                "trigger": one["name"], "when": when, "source": one["source"], "mended": one.get("mended", ""),
+                "level": level(data, frames), "by": "trigger",
+            }  # fmt: skip
             proofs.setdefault(site, []).append(told)
         results.append({"name": one["name"], "proved": site is not None, "detail": detail, "site": site})
-    store.close()
-    with locked(index):
-        update_executed(index, proofs)
-    return results
+
+
+def today() -> str:
+    """The date that a proof carries."""
+    return time.strftime("%Y-%m-%d", time.gmtime())
 
 
 def _site(store: Store, one: dict[str, Any], outcome: dict[str, Any]) -> tuple[str | None, str]:
