@@ -6,7 +6,7 @@ Gives the exceptions in the text with their frames. Knows nothing of any catalog
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 LARGEST = 8 << 20  # characters kept of a longer text: its head and its tail
 MOST_LINES = 100_000  # likewise
@@ -23,6 +23,7 @@ class Frame:
     file: str
     line: int
     function: str
+    text: str = field(default="", compare=False)  # the source line that is printed with it
 
 
 @dataclass
@@ -69,7 +70,8 @@ _PY_FRAME = re.compile(r'^\s*File "([^"\n]{1,1000})", line (\d{1,9})(?:, in (.{1
 _IPY_FRAME = re.compile(r"^File (\S[^\n]{0,1000}?):(\d{1,9})(?:, in ([\w.<>]{1,300}))?(?:\(.*)?$")
 _CELL_FRAME = re.compile(r"^((?:Cell )?In(?:put In)? ?\[\d{1,9}\])(?:, line (\d{1,9}))?(?:, in (.{1,300}))?")
 _OLD_IPY_FRAME = re.compile(r"^((?:[/~]|[A-Za-z]:\\|<ipython-input)[^\n]{0,1000}?) in ([\w.<>]{1,300})\((.*)\)$")
-_ARROW = re.compile(r"^-{1,8}> ?(\d{1,9}) ")
+_ARROW = re.compile(r"^-{1,8}> ?(\d{1,9}) (.{0,400})")
+_MARK = re.compile(r"^>\s{1,80}(\S.{0,400})")
 _IPY_TITLE = re.compile(r"^([A-Za-z_][\w.]{0,200})\s{2,}Traceback \(most recent call last\)")
 _TEST_FRAME = re.compile(r"^(\S[^\n:]{0,500}?\.py|[A-Za-z]:\\[^\n:]{0,500}?\.py):(\d{1,9}): ?(.{0,300})$")
 _TEST_ERROR = re.compile(r"^E {1,16}(.*)$")
@@ -124,6 +126,7 @@ class _Reader:
         self.state = "out"  # out | frames | message
         self.blank = 0
         self.last_def = ""
+        self.marked = ""
         self.title = ""
         self.old_frame: tuple[str, str] | None = None
 
@@ -146,10 +149,16 @@ class _Reader:
             self._test_error(error[1])
         elif self.state == "message" and self.now is not None:
             self._more(line)
-        elif line[:1] not in (" ", "\t", "") and self.state == "frames":
+        elif found := _ARROW.match(line):
+            self._source(found[2], int(found[1]))
+        elif line[:1] not in (" ", "\t", "", ">") and self.state == "frames":
             self._raised(line)
-        elif (self.state == "out" and (found := _DEF.match(line))) or (found := _DEF.match(line)):
+        elif found := _DEF.match(line):
             self.last_def = found[1]
+        elif found := _MARK.match(line):  # pytest prints the line before its place
+            self.marked = found[1]
+        elif self.state == "frames" and line[:4] == "    ":
+            self._source(line)
 
     def _structure(self, line: str) -> bool:
         text = line.strip()
@@ -186,7 +195,7 @@ class _Reader:
             self.old_frame = (found[1], found[2])
             return True
         elif self.old_frame and (found := _ARROW.match(line)):
-            frame = Frame(self.old_frame[0], int(found[1]), self.old_frame[1])
+            frame = Frame(self.old_frame[0], int(found[1]), self.old_frame[1], found[2].strip())
             self.old_frame = None
         elif found := _TEST_FRAME.match(line):
             return self._test_frame(found[1], int(found[2]), found[3].strip())
@@ -203,6 +212,12 @@ class _Reader:
             self.now.frames.append(frame)
         self.state = "frames"
 
+    def _source(self, text: str, line: int = 0) -> None:
+        """The source line below a frame; IPython prints several and numbers them."""
+        last = self.now.frames[-1] if self.now is not None and self.now.frames else None
+        if self.now is not None and last is not None and not last.text and line in (0, last.line):
+            self.now.frames[-1] = replace(last, text=text.strip()[:400])
+
     def _test_frame(self, file: str, line: int, what: str) -> bool:
         if what.startswith("in "):
             function = what[3:]
@@ -215,7 +230,8 @@ class _Reader:
         assert self.now is not None
         closing = bool(what) and not what.startswith("in ")
         kept = (self.now.type, self.now.message)
-        self._add(Frame(file, line, function))
+        self._add(Frame(file, line, function, self.marked))
+        self.marked = ""
         if closing:  # pytest names the type on the last location, after the `E` lines
             self.now.type = kept[0] or what.split(":")[0]
             self.finish()

@@ -5,8 +5,9 @@ Reads shipped pages and open stores. The rules are versioned: a change of MATCHE
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from smalti.explain import shipped
@@ -93,11 +94,9 @@ def _identifier(identifier: str, stores: list[Store]) -> Answer:
         if record := store.row(identifier):
             reason = record.get("asked_as", "the id itself")
             answer.matches.append(Match(page_of(record, store), "sure", [reason]))
-    shipped_pages = [*shipped.known_pages(), *[page for page, _ in shipped.fault_pages()]]
-    for page in shipped_pages:
-        if page.id == identifier or any(other == identifier for other, _ in page.also):
-            indexed = _indexed(page, stores)
-            answer.matches += indexed or [Match(page, "sure", ["the id itself"])]
+    shipped_pages = [shipped.known_page(identifier)] if identifier in shipped.known_messages() else []
+    for page in [*shipped_pages, *[page for page, _ in shipped.fault_pages() if page.id == identifier]]:
+        answer.matches += _indexed(page, stores) or [Match(page, "sure", ["the id itself"])]
     return _settled(answer)
 
 
@@ -217,21 +216,24 @@ def _faults(raised: Raised) -> list[Match]:
 
 def _known(raised: Raised) -> list[Match]:
     fits: dict[str, Match] = {}
-    for page in shipped.known_pages():
-        strength = weight(page.message)
-        if strength < ENOUGH or not _same_type(raised.type, page.type):
+    for identifier, (message, row) in shipped.known_messages().items():
+        strength = weight(message)
+        if strength < ENOUGH or not _same_type(raised.type, row["type"]):
             continue
-        if fitted := fit(page.message, raised.message):
+        if fitted := fit(message, raised.message):
             note = "the text is that of a known refusal; index the package for source, conditions and paths"
+            page = shipped.known_page(identifier)
             match = Match(page, "likely", [note], fitted.values, strength=strength)
-            first = fits.setdefault(skeleton(page.message), match)
+            first = fits.setdefault(skeleton(message), match)
             if first is not match:
                 first.places = [*(first.places or [first.page]), page]
     return list(fits.values())
 
 
 def _same_type(asked: str, known: str) -> bool:
-    return not asked or not known or asked.rsplit(".", 1)[-1] == known.rsplit(".", 1)[-1]
+    """Whether they agree; a helper that builds the exception is indexed by its own name, which says nothing."""
+    name = known.rsplit(".", 1)[-1]
+    return not asked or not name[:1].isupper() or asked.rsplit(".", 1)[-1] == name
 
 
 def _site(raised: Raised, store: Store) -> list[Match]:
@@ -281,24 +283,25 @@ def _by_frame(raised: Raised, store: Store, texts: dict[str, tuple[str, Fit]]) -
         path = frame.file.replace("\\", "/")
         end = path[("/" + path).rindex(f"/{top}/") :].lstrip("/")
         records = store.at(end, function=frame.function or None) if frame.function else store.at(end, line=frame.line)
+        records = [r for r in records if _same_type(raised.type, r["type"])]
+        printed = _printed(frame, store, records)
+        last = frame is raised.frames[-1]
         chosen = []
         for record in records:
-            if not _same_type(raised.type, record["type"]):
-                continue
             fitted = texts.get(record["id"])
             bare = not any(weight(w) for w in record["wordings"])
-            on_line = frame.line != 0 and record["line"] == frame.line
-            if fitted is not None or (on_line and bare) or (bare and not raised.message):
+            on_line = frame.line != 0 and record["line"] == frame.line and (not printed or record["id"] in printed)
+            if fitted is not None or (bare and (on_line or (last and not raised.message))):
                 chosen.append((not on_line, fitted is None, -weight(fitted[0]) if fitted else 0, record, fitted))
-        if not chosen and frame is inside[-1] and frame.line:
+        if not chosen and last and frame.line:
             open_text = ("computed", "value", "re-raised", "none")  # sites whose text says nothing of itself
-            spoken = [r for r in records if r["status"] in open_text and _same_type(raised.type, r["type"])]
-            here = [r for r in store.at(end, line=frame.line) if r in spoken]
+            spoken = [r for r in records if r["status"] in open_text]
+            here = [r for r in spoken if r["line"] == frame.line]
             chosen = [(not here, True, 0, r, None) for r in here or spoken]
         if chosen:
             chosen.sort(key=lambda c: (*c[:3], abs(c[3]["line"] - frame.line)))  # equals: the nearest line first
-            best = chosen[0]
-            alike = [c for c in chosen if c[:3] == best[:3]]
+            alike = [c for c in chosen if c[:3] == chosen[0][:3]]
+            alike = [c for c in alike if c[3]["id"] in printed] or alike
             found = [_framed(c, frame, store, len(alike)) for c in alike[:PLACES]]
             if len({skeleton(c[3]["message"]) for c in alike}) > 1:
                 return found[:MOST]
@@ -307,6 +310,15 @@ def _by_frame(raised: Raised, store: Store, texts: dict[str, tuple[str, Fit]]) -
                 found[0].reasons.append(f"it raises this text at {len(alike)} places")
             return found[:1]
     return []
+
+
+def _printed(frame: Frame, store: Store, records: list[dict[str, Any]]) -> set[str]:
+    """Those of the sites whose source line is the one that the traceback prints."""
+    text = normal(frame.text)
+    if not text or not records:
+        return set()
+    source = store.source(records[0]["path"])
+    return {r["id"] for r in records if r["line"] <= len(source) and normal(source[r["line"] - 1]) == text}
 
 
 def _framed(chosen: tuple[Any, ...], frame: Frame, store: Store, alike: int) -> Match:
@@ -327,20 +339,29 @@ def _similar(raised: Raised, stores: list[Store]) -> list[Match]:
     asked = words(raised.message[:2000])
     if not asked:
         return []
-    scored: list[tuple[float, Match]] = []
-    for page in (*shipped.own_pages(), *shipped.known_pages()):
-        score = likeness(words(skeleton(page.message)), asked)
-        if score >= CLOSE:
-            scored.append((score, Match(page, "similar", [f"{score:.0%} of the words in common"])))
+    scored: list[tuple[float, Callable[[], Page | None]]] = []
+    for code, message in shipped.own_messages():
+        scored.append((_score(message, asked), functools.partial(shipped.own_page, code)))
+    indexed: set[str] = set()
     for store in stores:
         seen: set[str] = set()
         for site, template in store.wordings(asked, 120):
-            score = likeness(words(skeleton(template)), asked)
-            if score >= CLOSE and site not in seen and (record := store.row(site)):
+            if site not in seen:
                 seen.add(site)
-                scored.append(
-                    (score, Match(page_of(record, store), "similar", [f"{score:.0%} of the words in common"]))
-                )
-    scored.sort(key=lambda item: -item[0])
-    indexed = {normal(m.page.message) for _, m in scored if m.page.kind == "raise"}
-    return [m for _, m in scored if m.page.kind != "known" or normal(m.page.message) not in indexed][:MOST]
+                indexed.add(skeleton(template))
+                scored.append((_score(template, asked), functools.partial(_stored, site, store)))
+    for identifier, (message, _) in shipped.known_messages().items():
+        if skeleton(message) not in indexed:
+            scored.append((_score(message, asked), functools.partial(shipped.known_page, identifier)))
+    best = sorted((one for one in scored if one[0] >= CLOSE), key=lambda one: -one[0])[: 2 * MOST]
+    made = [(score, page) for score, make in best if (page := make()) is not None]
+    return [Match(page, "similar", [f"{score:.0%} of the words in common"]) for score, page in made][:MOST]
+
+
+def _score(template: str, asked: list[str]) -> float:
+    return likeness(words(skeleton(template)), asked)
+
+
+def _stored(site: str, store: Store) -> Page | None:
+    record = store.row(site)
+    return page_of(record, store) if record is not None else None

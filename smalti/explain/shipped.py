@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 import re
 from importlib import resources
 from typing import Any
@@ -35,13 +36,11 @@ def _toml(name: str) -> dict[str, Any]:
 @functools.cache
 def own_messages() -> tuple[tuple[str, str], ...]:
     """(code, template) of the own entries, without reading the rest of them."""
-    import tomllib
-
     found = []
     for code in codes():
         text = (resources.files("smalti.errors") / "entries" / f"{code}.toml").read_text(encoding="utf-8")
-        line = re.search(r"^message = .+$", text, re.MULTILINE)
-        found.append((code, str(tomllib.loads(line[0])["message"]) if line else ""))
+        line = re.search(r'^message = (".+")$', text, re.MULTILINE)  # a basic string of one line: JSON's, too
+        found.append((code, str(json.loads(line[1])) if line else ""))
     return tuple(found)
 
 
@@ -171,19 +170,29 @@ def _general(verdict: str) -> list[str]:
 
 
 @functools.cache
-def known_pages() -> tuple[Page, ...]:
-    """A page for each wording of each known refusal, for when the package itself is not indexed."""
-    found: dict[str, Page] = {}
+def known_messages() -> dict[str, tuple[str, dict[str, Any]]]:
+    """Id -> (wording, refusal) of the known refusals, each wording once; the pages are made one by one."""
+    found: dict[str, tuple[str, dict[str, Any]]] = {}
     for row in refusals():
         for message in row["message"]:
             identity = f"{row['file']}|{row['function']}|{row['type']}|{skeleton(message)}"
             key = "JMG" + hashlib.sha256(identity.encode()).hexdigest()[:9]
-            page = Page(
-                id=row.get("aliases", [key])[0], origin="known refusals of JAX Mosaic GPU", kind="known",
-                type=row["type"], message=message, title=skeleton(message).replace("{}", "…")[:80],
-                path=f"jax/{row['file']}", function=row["function"],
-                family=families.classify(message, row["type"]),
-            )  # fmt: skip
-            enrich(page, row)
-            found.setdefault(page.id, page)
-    return tuple(found.values())
+            found.setdefault(row.get("aliases", [key])[0], (message, row))
+    return found
+
+
+def known_page(identifier: str) -> Page:
+    """The page of one known refusal, for when the package itself is not indexed."""
+    message, row = known_messages()[identifier]
+    page = Page(
+        id=identifier, origin="known refusals of JAX Mosaic GPU", kind="known", type=row["type"], message=message,
+        title=skeleton(message).replace("{}", "…")[:80], path=f"jax/{row['file']}", function=row["function"],
+        family=families.classify(message, row["type"]),
+    )  # fmt: skip
+    enrich(page, row)
+    return page
+
+
+def known_pages() -> tuple[Page, ...]:
+    """A page for each wording of each known refusal."""
+    return tuple(map(known_page, known_messages()))

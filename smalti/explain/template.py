@@ -57,7 +57,7 @@ class Fit:
 
 def fit(template: str, message: str) -> Fit | None:
     """How `template` gives `message`, or None. The message may carry more lines, or differ in case and space."""
-    pieces = chunks(template)
+    pieces, message = chunks(template.rstrip()), message.rstrip()
     for text, exact in ((message, True), (message.split("\n", 1)[0], True)):
         if (values := _walk(pieces, text)) is not None:
             return Fit(values, exact)
