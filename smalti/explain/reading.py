@@ -45,22 +45,30 @@ def decode(data: bytes) -> str:
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]{0,40}[ -/]{0,4}[@-~]|\x1b\][^\x07\x1b\n]{0,400}(?:\x07|\x1b\\)|\x1b[@-_]")
 _NOISE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\u200b\ufeff]")
-_PREFIX = re.compile(
-    r"^(?:\[rank\d{1,6}\]:\s?|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,]?\d{0,9}Z? ?|[\w.-]{1,60}\s{0,20}\| ?)"
+_PREFIX = re.compile(  # of logs: ranks, actors, containers, glog, clocks
+    r"^(?:\[rank\d{1,6}\]:\s?|\([\w .:-]{1,60} ?pid=\d{1,9}[^)\n]{0,40}\) ?"
+    r"|[EWIF]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ [\w./-]{1,200}:\d+\] ?"
+    r"|(?:ERROR|WARNING|INFO|DEBUG) \d\d-\d\d \d\d:\d\d:\d\d (?:\[[\w./:]{1,100}\] ?)?"
+    r"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[.,]?\d{0,9}Z? ?|[\w.-]{1,60}\s{0,20}\| ?)"
 )
+_LINK = re.compile(r"\[([^\]\n]{1,400})\]\(https?://[^)\n]{1,1000}\)")
 
 
 def clean(text: str) -> str:
     """The text without colour codes, control characters and log prefixes; very long texts lose their middle."""
     if len(text) > LARGEST:
         text = text[: LARGEST // 4] + "\n" + text[-(LARGEST - LARGEST // 4) :]
-    text = _ANSI.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
+    text = _LINK.sub(r"\1", _ANSI.sub("", text)).replace("\r\n", "\n").replace("\r", "\n")
+    if "\\n  File " in text:  # copied out of a JSON string
+        text = text.replace("\\n", "\n").replace('\\"', '"')
     every = text.split("\n")
     if len(every) > MOST_LINES:
         every = every[: MOST_LINES // 4] + every[-(MOST_LINES - MOST_LINES // 4) :]
     lines = [_NOISE.sub("", line[:LONGEST_LINE]) for line in every]
-    prefixed = sum(1 for line in lines if _PREFIX.match(line))
-    if prefixed > 1 and prefixed * 10 > 7 * sum(1 for line in lines if line.strip()):
+    for _ in range(2):  # a rank inside a clock
+        prefixed = sum(1 for line in lines if _PREFIX.match(line))
+        if prefixed < 2 or prefixed * 10 <= 7 * sum(1 for line in lines if line.strip()):
+            break
         lines = [_PREFIX.sub("", line, count=1) for line in lines]
     return "\n".join(lines)
 
@@ -69,7 +77,9 @@ _HEADER = re.compile(r"^\s*(?:Exception Group )?Traceback \(most recent call las
 _PY_FRAME = re.compile(r'^\s*File "([^"\n]{1,1000})", line (\d{1,9})(?:, in (.{1,400}))?\s*$')
 _IPY_FRAME = re.compile(r"^File (\S[^\n]{0,1000}?):(\d{1,9})(?:, in ([\w.<>]{1,300}))?(?:\(.*)?$")
 _CELL_FRAME = re.compile(r"^((?:Cell )?In(?:put In)? ?\[\d{1,9}\])(?:, line (\d{1,9}))?(?:, in (.{1,300}))?")
-_OLD_IPY_FRAME = re.compile(r"^((?:[/~]|[A-Za-z]:\\|<ipython-input)[^\n]{0,1000}?) in ([\w.<>]{1,300})\((.*)\)$")
+_OLD_IPY_FRAME = re.compile(
+    r"^((?:[/~]|[A-Za-z]:\\|<ipython-input)[^\n]{0,1000}?|[\w./-]{1,500}\.py) in ([\w.<>]{1,300})(?:\((.*)\))?$"
+)
 _ARROW = re.compile(r"^-{1,8}> ?(\d{1,9}) (.{0,400})")
 _MARK = re.compile(r"^>\s{1,80}(\S.{0,400})")
 _IPY_TITLE = re.compile(r"^([A-Za-z_][\w.]{0,200})\s{2,}Traceback \(most recent call last\)")
@@ -82,6 +92,8 @@ _GROUP_BAR = re.compile(r"^\s*(?:\|(?: |$)|\+ )")
 _GROUP_PART = re.compile(r"^\s*\+[-+ ]{3,80}(?:\d{1,6}|\.\.\.)?[- ]{0,80}$")
 _CAUSE = "The above exception was the direct cause of the following exception:"
 _CONTEXT = "During handling of the above exception, another exception occurred:"
+_QUOTE = re.compile(r"^\s{0,20}(?:[>*+-]\s{1,4}|\d{1,3}[.)]\s{1,4}){0,3}")
+_MENTION = re.compile(r"(?:^|[\s(|>]|([\"'`]))((?:[A-Za-z_]\w{0,120}\.){0,20}[A-Z]\w{0,120}): (\S.*)")
 _FILTERED = ("SimplifiedTraceback", "UnfilteredStackTrace", "JaxStackTraceBeforeTransformation")
 
 
@@ -97,7 +109,33 @@ def exceptions(text: str) -> list[Raised]:
         if len(reader.found) >= MOST_EXCEPTIONS:
             break
     reader.finish()
-    return [one for one in reader.found if one.type.rsplit(".", 1)[-1] not in _FILTERED]
+    return [_unwrapped(one) for one in reader.found if one.type.rsplit(".", 1)[-1] not in _FILTERED]
+
+
+def _unwrapped(one: Raised) -> Raised:
+    """Older JAX puts the exception of a filtered traceback into the message of another."""
+    kind, message = split_message(one.message) if one.type.endswith("StackTrace") else ("", "")
+    return replace(one, type=kind, message=message) if kind else one
+
+
+def mentions(text: str) -> list[Raised]:
+    """Exceptions quoted inside prose, a list or a log: `… fails with > Type: message`; empty where there is none."""
+    lines = [_QUOTE.sub("", line) for line in text.split("\n")[:2000]]
+    found = []
+    for number, line in enumerate(lines):
+        hit = _MENTION.search(line)
+        if hit is None or not _is_type(hit[2]):
+            continue
+        rest = [hit[3]]
+        for more in lines[number + 1 : number + 6]:
+            if not more.strip() or _MENTION.search(more):
+                break
+            rest.append(more)
+        message = "\n".join(rest)
+        if hit[1] and hit[1] in message:  # up to the quotation mark that closes it
+            message = message.rsplit(hit[1], 1)[0]
+        found.append(Raised(hit[2], message.strip()[:LONGEST_MESSAGE]))
+    return found[:MOST_EXCEPTIONS]
 
 
 def split_message(text: str) -> tuple[str, str]:
@@ -191,7 +229,7 @@ class _Reader:
             frame = Frame(found[1], int(found[2]), found[3] or "")
         elif self.title and (found := _CELL_FRAME.match(line)):
             frame = Frame(found[1], int(found[2] or 0), (found[3] or "").split("(")[0])
-        elif self.title and (found := _OLD_IPY_FRAME.match(line)):
+        elif found := _OLD_IPY_FRAME.match(line):
             self.old_frame = (found[1], found[2])
             return True
         elif self.old_frame and (found := _ARROW.match(line)):

@@ -69,6 +69,8 @@ class Match:
     reasons: list[str]
     values: dict[str, str] = field(default_factory=dict)
     asked: str = ""  # the exception of the text that it explains, as `Type: message`
+    hit: str = ""  # the words of the message that led to a fault of compiled code
+    carrier: bool = False  # the page only passes on the message of another match
     strength: int = 0  # letters and digits of the message that are literal in its template
     places: list[Page] = field(
         default_factory=list

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from smalti.explain import shipped
-from smalti.explain.reading import Frame, Raised, clean, exceptions, split_message
+from smalti.explain.reading import Frame, Raised, clean, exceptions, mentions, split_message
 from smalti.explain.record import Answer, Match, Page, Proof
 from smalti.explain.store import Store
 from smalti.explain.template import Fit, fit, likeness, normal, skeleton, weight, words
@@ -20,6 +20,7 @@ MATCHER = 1
 ENOUGH = 10  # literal letters and digits from which a full match of the text counts as strong
 CLOSE = 0.45  # share of common words from which a page is offered as similar
 MOST = 8
+FAULT_TEXT = 200_000  # characters of a log that are searched for faults
 PLACES = 40  # of one text
 _CODE = re.compile(r"SML\d{4}")
 _CODED = re.compile(r"\s{0,20}(SML\d{4}):")
@@ -41,10 +42,16 @@ def find(question: Any, stores: Iterable[Store] = ()) -> Answer:
         return Answer("nothing")
     raised = exceptions(text)
     if raised:
-        return _traceback(raised, stores)
+        return _traceback(raised, stores, text)
     kind, message = split_message(asked)
+    one = Raised(type=kind, message=message)
+    quoted = [] if kind else mentions(asked)
+    if quoted:
+        return _traceback(quoted, stores, text)
     answer = Answer("message")
-    answer.matches = _one(Raised(type=kind, message=message), stores)
+    answer.matches = _one(one, stores)
+    if _wordless(one) and not answer.matches:
+        answer.notes.append("The message has no words that could lead to a page; paste the whole traceback.")
     return _settled(answer)
 
 
@@ -130,10 +137,23 @@ def _exception(raised: BaseException, stores: list[Store]) -> Answer:
     return _traceback(chain[::-1], stores)
 
 
-def _traceback(raised: list[Raised], stores: list[Store]) -> Answer:
+def _traceback(raised: list[Raised], stores: list[Store], text: str = "") -> Answer:
     answer = Answer("traceback")
+    lost = []
     for one in raised:
-        answer.matches += _one(one, stores)
+        matches = _one(one, stores)
+        answer.matches += matches
+        if (one.type or one.message) and not any(m.certainty in ("sure", "likely") for m in matches):
+            lost.append(f"{one.type}: {one.message}".strip(": ").split("\n")[0][:160])
+    if text and lost and not any(m.page.kind == "fault" for m in answer.matches):  # in the log around the traceback
+        answer.matches += [m for m in _faults(Raised(message=text[-FAULT_TEXT:])) if m not in answer.matches]
+    if not answer.matches and all(map(_wordless, raised)):
+        answer.notes.append(
+            "The message has no words that could lead to a page, and no frame lies in an indexed package. "
+            "Paste the full traceback (JAX_TRACEBACK_FILTERING=off keeps JAX's own frames), or index the package."
+        )
+    elif lost and len(raised) > 1 and any(m.certainty != "similar" for m in answer.matches):
+        answer.notes += [f"No page is certain for: {line}" for line in dict.fromkeys(lost[:3])]
     if len(raised) > 1:
         answer.notes.append(f"The text holds {len(raised)} exceptions; the innermost cause is tried first.")
     return _settled(answer)
@@ -163,11 +183,15 @@ def _settled(answer: Answer) -> Answer:
     return answer
 
 
-def _rank(match: Match) -> int:
-    """0 for the very line, then by certainty."""
-    return (
-        0 if any("very line" in r for r in match.reasons) else 1 + ("sure", "likely", "similar").index(match.certainty)
-    )
+def _wordless(raised: Raised) -> bool:
+    return not any(c.isalpha() for c in raised.message)
+
+
+def _rank(match: Match) -> tuple[int, int]:
+    """The very line first, then by certainty, then by how much of the text is not in holes."""
+    line = any("very line" in r for r in match.reasons)
+    rank = 0 if line else 1 + ("sure", "likely", "similar").index(match.certainty)
+    return max(rank, 2) if match.carrier else rank, -match.strength
 
 
 # --- one exception ----------------------------------------------------------------------------------------
@@ -176,8 +200,15 @@ def _rank(match: Match) -> int:
 def _one(raised: Raised, stores: list[Store]) -> list[Match]:
     asked = f"{raised.type}: {raised.message.splitlines()[0] if raised.message else ''}".strip(": ")[:300]
     found = _own(raised) or [m for store in stores for m in _site(raised, store)]
+    faults = _faults(raised)
     if not any(m.certainty == "sure" for m in found):
-        found += _faults(raised)
+        found += faults
+    else:  # a Python error that passes on what a compiler or driver said
+        held = [m for m in faults if any(m.hit in value for one in found for value in one.values.values())]
+        for match in found if held else ():
+            match.carrier = True
+            match.reasons.append("it passes on a message of compiled code, explained first")
+        found += held
     if not found:
         found += _known(raised)
     if not found:
@@ -203,15 +234,18 @@ def _own(raised: Raised) -> list[Match]:
 
 
 def _faults(raised: Raised) -> list[Match]:
-    text = f"{raised.type}: {raised.message}"[:8000]
+    """Faults of compiled code by their words; one that says that something failed comes after one that says what."""
+    text = f"{raised.type}: {raised.message}"[-FAULT_TEXT:]
     found = []
     for page, patterns in shipped.fault_pages():
         for pattern in patterns:
             if hit := pattern.search(text):
                 values = {k: v for k, v in hit.groupdict().items() if v}
-                found.append(Match(page, "sure", [f"compiled code reports `{hit[0][:80]}`"], values))
+                certainty = "likely" if page.status == "general" else "sure"
+                reason = f"compiled code reports `{' '.join(hit[0].split())[:80]}`"
+                found.append(Match(page, certainty, [reason], values, hit=hit[0]))
                 break
-    return found[:3]
+    return sorted(found, key=lambda m: m.certainty != "sure")[:3]
 
 
 def _known(raised: Raised) -> list[Match]:
@@ -295,8 +329,8 @@ def _by_frame(raised: Raised, store: Store, texts: dict[str, tuple[str, Fit]]) -
                 chosen.append((not on_line, fitted is None, -weight(fitted[0]) if fitted else 0, record, fitted))
         if not chosen and last and frame.line:
             open_text = ("computed", "value", "re-raised", "none")  # sites whose text says nothing of itself
-            spoken = [r for r in records if r["status"] in open_text]
-            here = [r for r in spoken if r["line"] == frame.line]
+            spoken = [r for r in records if r["status"] in open_text or not any(map(weight, r["wordings"]))]
+            here = [r for r in spoken if r["line"] == frame.line and (not printed or r["id"] in printed)]
             chosen = [(not here, True, 0, r, None) for r in here or spoken]
         if chosen:
             chosen.sort(key=lambda c: (*c[:3], abs(c[3]["line"] - frame.line)))  # equals: the nearest line first
@@ -336,30 +370,26 @@ def _framed(chosen: tuple[Any, ...], frame: Frame, store: Store, alike: int) -> 
 
 def _similar(raised: Raised, stores: list[Store]) -> list[Match]:
     """Pages with much the same words, for text from memory; never a certain answer."""
-    asked = words(raised.message[:2000])
-    if not asked:
+    asked = raised.message[:2000]
+    if not words(asked):
         return []
     scored: list[tuple[float, Callable[[], Page | None]]] = []
     for code, message in shipped.own_messages():
-        scored.append((_score(message, asked), functools.partial(shipped.own_page, code)))
+        scored.append((likeness(skeleton(message), asked, True), functools.partial(shipped.own_page, code)))
     indexed: set[str] = set()
     for store in stores:
         seen: set[str] = set()
-        for site, template in store.wordings(asked, 120):
+        for site, template in store.wordings(words(asked), 120):
             if site not in seen:
                 seen.add(site)
                 indexed.add(skeleton(template))
-                scored.append((_score(template, asked), functools.partial(_stored, site, store)))
+                scored.append((likeness(skeleton(template), asked, True), functools.partial(_stored, site, store)))
     for identifier, (message, _) in shipped.known_messages().items():
         if skeleton(message) not in indexed:
-            scored.append((_score(message, asked), functools.partial(shipped.known_page, identifier)))
+            scored.append((likeness(skeleton(message), asked, True), functools.partial(shipped.known_page, identifier)))
     best = sorted((one for one in scored if one[0] >= CLOSE), key=lambda one: -one[0])[: 2 * MOST]
     made = [(score, page) for score, make in best if (page := make()) is not None]
-    return [Match(page, "similar", [f"{score:.0%} of the words in common"]) for score, page in made][:MOST]
-
-
-def _score(template: str, asked: list[str]) -> float:
-    return likeness(words(skeleton(template)), asked)
+    return [Match(page, "similar", [f"{score:.0%} alike"], strength=round(100 * score)) for score, page in made[:MOST]]
 
 
 def _stored(site: str, store: Store) -> Page | None:

@@ -82,7 +82,9 @@ def fault_pages() -> tuple[tuple[Page, tuple[re.Pattern[str], ...]], ...]:
             id=fault["id"], origin="faults of compiled code", kind="fault", type=fault["from"],
             message=fault["shows"], title=fault["title"], family=fault["family"], meaning=fault["meaning"],
             solutions=fault["solutions"], asynchronous=fault.get("asynchronous", False),
+            in_smalti=fault.get("smalti", ""),
             proofs=[Proof("the whole page", "hand-written; no Python line raises this")],
+            status="general" if fault.get("general") else "",
         )  # fmt: skip
         patterns = tuple(re.compile(p, re.IGNORECASE) for p in fault["match"])
         found.append((page, patterns))

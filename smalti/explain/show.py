@@ -14,12 +14,16 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 def answer(found: Answer, width: int = 100) -> str:
     """The best page in full where it is certain, one text with all its places, or a list to choose from."""
     if not found.matches:
-        return "Nothing found. Try fewer words, or index the package: smalti errors index PACKAGE\n"
+        told = found.notes or ["Try fewer words, or index the package: smalti errors index PACKAGE"]
+        return f"Nothing found. {' '.join(told)}\n"
     blocks = list(found.notes)
     first, others = found.matches[0], found.matches[1:]
     tied = found.ambiguous and (not first.places or any(_equal(first, other) for other in others))
-    if tied or first.certainty == "similar":
-        why = "Several pages fit equally well:" if tied else "No page has exactly this text. The nearest:"
+    near = first.certainty == "similar"
+    if near and first.strength >= 80 and all(first.strength >= other.strength + 15 for other in others):
+        blocks += ["No page has exactly this text. By far the nearest:", match(first, width)]
+    elif tied or near:
+        why = "No page has exactly this text. The nearest:" if near else "Several pages fit equally well:"
         blocks.append(why + "\n" + "\n".join(_line(m) for m in found.matches))
         blocks.append(f"Read one with: smalti explain {first.page.id}")
     else:
@@ -35,7 +39,7 @@ def _equal(one: Match, other: Match) -> bool:
 
 def _line(one: Match) -> str:
     place = f"{one.page.path}:{one.page.line}" if one.page.line else one.page.path or one.page.origin
-    text = f"{one.page.type}: {one.page.message[:90] or one.page.title}"
+    text = f"{one.page.type}: {_flat(one.page.message, 90) or one.page.title}"
     rest = [f"{p.path}:{p.line} {p.id}" for p in one.places[1:9]]
     more = [f"{len(one.places) - 9} more places"] if len(one.places) > 9 else []
     below = "".join(f"\n{'':20}{other}" for other in rest + more)
@@ -74,7 +78,12 @@ def _group(one: Match, width: int) -> str:
 
 
 def _values(one: Match) -> str:
-    return "Your values\n" + "\n".join(f"  {name} = {value[:200]}" for name, value in one.values.items())
+    return "Your values\n" + "\n".join(f"  {name} = {_flat(value, 200)}" for name, value in one.values.items())
+
+
+def _flat(text: str, most: int) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= most else flat[: most - 1] + "…"
 
 
 def match(one: Match, width: int = 100) -> str:

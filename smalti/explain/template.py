@@ -5,6 +5,7 @@ A template is written as in format strings (doubled braces are literal). Knows n
 
 from __future__ import annotations
 
+import functools
 import re
 import string
 from dataclasses import dataclass
@@ -103,10 +104,18 @@ def _walk(pieces: Chunks, text: str, loose: bool = False) -> dict[str, str] | No
     return values
 
 
-def likeness(template_words: list[str], message_words: list[str]) -> float:
-    """0..1: share of words in common, weighing long ones more. For messages typed from memory."""
-    a, b = set(template_words), set(message_words)
+def likeness(template: str, message: str, part: bool = False) -> float:
+    """0..1: runs of three letters that both have, so that a wrong letter costs little. With `part` the message may be
+    a part of the text."""
+    a, b = _runs(template), _runs(message)
     if not a or not b:
         return 0.0
-    common = sum(map(len, a & b))
-    return common / max(sum(map(len, a)), sum(map(len, b)))
+    common = len(a & b)
+    whole = 2 * common / (len(a) + len(b))
+    return max(whole, 0.9 * common / len(b)) if part and len(b) >= 12 else whole
+
+
+@functools.lru_cache(4096)
+def _runs(text: str) -> frozenset[str]:
+    plain = f"  {' '.join(words(text))} "
+    return frozenset(plain[i : i + 3] for i in range(len(plain) - 2))

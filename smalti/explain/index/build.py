@@ -289,7 +289,7 @@ def _aliases(made: list[dict[str, Any]], old: store.Store | None) -> list[tuple[
         near = by_place.get((before["module"], before["function"], before["type"]), [])
         from smalti.explain.template import likeness
 
-        close = [r for r in near if likeness(words(r["message"]), words(before["message"])) > 0.6]
+        close = [r for r in near if likeness(r["message"], before["message"]) > 0.6]
         if len(same) == 1:
             gone[before["id"]] = same[0]["id"]
             why = f"same message, moved from {before['module']}.{before['function']}"
