@@ -53,6 +53,11 @@ def page(one: Page, source: list[str], up: str = "../") -> str:
         text = f"{esc(one.type)}: {esc(one.message)}"
         parts.append(f'<h2 id="message">Error message</h2><pre class="message" tabindex="0">{text}</pre>')
     parts += [_text("What it means", one.meaning), _text("In Smalti", one.in_smalti, "answer")]
+    if one.smalti_example:
+        parts.append(
+            f'<details><summary>A program that does it, run by the tests</summary><pre tabindex="0">'
+            f"{esc(one.smalti_example)}</pre></details>"
+        )
     parts.append(_reach(one.entries))
     parts.append(_guard(one))
     parts.append(_source(one, source))

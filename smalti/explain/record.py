@@ -50,6 +50,7 @@ class Page:
     also: list[tuple[str, str]] = field(default_factory=list)  # other ids that lead here, with the reason
     verdict: str = ""  # of a refusal: what forbids it
     in_smalti: str = ""
+    smalti_example: str = ""  # a whole program that does it, run by Smalti's tests
     asynchronous: bool = False  # the frame that reports it is not to blame
     proofs: list[Proof] = field(default_factory=list)
     status: str = ""

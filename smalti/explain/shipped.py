@@ -17,6 +17,7 @@ from smalti.explain import families
 from smalti.explain.record import Page, Proof
 from smalti.explain.template import skeleton
 
+READ = "2026-11-30"  # when the refusals were read and checked
 VERDICTS = {
     "HW": "The hardware forbids it",
     "SW": "Only this software refuses it; the hardware can",
@@ -111,39 +112,34 @@ def refusal_of(path: str, function: str, message: str) -> dict[str, Any] | None:
     return next(named, rows[0] if len(rows) == 1 else None)
 
 
+def answers() -> dict[str, Any]:
+    """What Smalti does where others refuse: {"kernel": name -> source, "answer": name -> how}."""
+    return _toml("knowledge/answers.toml")
+
+
 def in_smalti(row: dict[str, Any]) -> str:
-    """What Smalti does instead, claimed only where the named calls exist in this version."""
-    answer = _toml("knowledge/answers.toml")["answer"].get(row.get("answer", ""))
+    """What Smalti does instead of a refusal, or the code with which it refuses as well."""
+    answer = answers()["answer"].get(row.get("answer", ""))
     if answer is None:
-        if row["verdict"] == "HW":
-            return f"Refused as well, before anything is assembled: {row['why'] or row['guard']}."
         if row["verdict"] == "ARG":
             return "Refused as well where the same contradiction can be written; the message names both values."
         return "No call of this version of Smalti is documented as lifting this refusal."
-    missing = [name for name in answer.get("uses", ()) if not _exists(name)]
-    if missing:
-        return f"Not in this version of Smalti ({', '.join(missing)} is missing)."
-    example = f" Executed example: {answer['example']}." if answer.get("example") else ""
-    return str(answer["text"]).strip() + example
+    text = str(answer["text"])
+    if refused := answer.get("refused"):
+        text += f" What is illegal is refused with {refused} (smalti explain {refused})."
+    if see := answer.get("see"):
+        file, _, function = see.partition(":")
+        text += f" Executed example: {file}, {function}."
+    return text
 
 
-@functools.cache
-def _exists(name: str) -> bool:
-    """Whether a dotted name of this package is defined, read from its source (nothing heavy is imported)."""
-    top = resources.files("smalti")
-    parts = name.split(".")[1:]
-    for cut in range(len(parts) - 1, -1, -1):
-        base = top.joinpath(*parts[:cut]) if cut else top
-        file = (
-            base.joinpath("__init__.py") if base.is_dir() else top.joinpath(*parts[: cut - 1], f"{parts[cut - 1]}.py")
-        )
-        if not file.is_file():
-            continue
-        text = file.read_text(encoding="utf-8")
-        return all(
-            re.search(rf"\b(?:def|class|as|import) {part}\b|^{part}\b", text, re.MULTILINE) for part in parts[cut:]
-        )
-    return False
+def smalti_example(name: str) -> str:
+    """The program that shows an answer, or nothing."""
+    answer = answers()["answer"].get(name, {})
+    kernel = answers()["kernel"]
+    if "example" not in answer:
+        return ""
+    return "\n\n".join([kernel["common"].strip(), kernel[answer["kernel"]].strip(), answer["example"].strip()]) + "\n"
 
 
 def enrich(page: Page, row: dict[str, Any]) -> None:
@@ -151,23 +147,29 @@ def enrich(page: Page, row: dict[str, Any]) -> None:
     page.verdict = VERDICTS[row["verdict"]] + (f": {row['why']}" if row.get("why") else "")
     page.meaning = row.get("meaning") or f"Raised when {row['guard']}. {page.verdict}."
     page.trigger = row["guard"]
-    page.solutions = list(row.get("solutions", ())) or _general(row["verdict"])
+    page.solutions = list(row.get("solutions", ())) or _general(row["verdict"], row["guard"])
     page.situations = list(row.get("situations", ()))
-    page.in_smalti = in_smalti(row)
+    page.in_smalti, page.smalti_example = in_smalti(row), smalti_example(row.get("answer", ""))
     page.failing, page.mended = row.get("failing", page.failing), row.get("mended", page.mended)
-    page.proofs.append(
-        Proof("meaning, verdict, solutions", f"hand-written, {row.get('evidence', 'read in the source')}")
-    )
+    evidence = row.get("evidence", "read in the source")
+    page.proofs.append(Proof("meaning, verdict, solutions", f"hand-written, {evidence}", READ))
+    if row.get("answer"):
+        page.proofs.append(Proof("what Smalti does", "executed by Smalti's own tests", "with every change"))
     page.also += [(other, "same refusal in another catalogue") for other in row.get("aliases", ())]
 
 
-def _general(verdict: str) -> list[str]:
+def _general(verdict: str, guard: str) -> list[str]:
+    said = guard.strip() not in ("what the message says", "as stated", "internal", "type")
+    condition = f" (now: {guard.split(';')[0]})" if said else ""
     return {
-        "HW": ["Change the call: no library can do this on this hardware."],
-        "SW": ["Use another entry of the library, or one that emits the instruction directly."],
+        "HW": [f"Change the call so that the condition no longer holds{condition}: no library can do this."],
+        "SW": [
+            f"Keep to what this library accepts{condition}.",
+            "Or use another entry of the library, or one that emits the instruction directly.",
+        ],
         "LOOP": ["Split the operand and issue one call for each part."],
-        "FORM": ["Arrange the data in the layout that the message names, before the call."],
-        "ARG": ["Make the arguments agree; compare the two values of the message."],
+        "FORM": [f"Arrange the data as the message wants it before the call{condition}."],
+        "ARG": ["Make the arguments agree; compare the values of the message."],
     }[verdict]
 
 

@@ -112,7 +112,8 @@ def page(one: Page, width: int = 100, head: str = "") -> str:
     _list(blocks, "How people meet it", one.situations, width)
     _list(blocks, "What to do", one.solutions, width)
     _add(blocks, "In Smalti", one.in_smalti, width)
-    for title, text in (("Fails", one.failing), ("Works", one.mended)):
+    examples = (("Works in Smalti", one.smalti_example), ("Fails", one.failing), ("Works", one.mended))
+    for title, text in examples:
         if text:
             blocks.append(f"{title}\n{textwrap.indent(text, '  ')}")
     if one.tests:

@@ -198,14 +198,6 @@ def test_shipped_data_is_whole():
         assert page.family in known and page.meaning and page.solutions, page.id
 
 
-def test_what_smalti_claims_names_calls_that_exist():
-    row = next(r for r in shipped.refusals() if r.get("answer") == "tiles")
-    assert shipped.in_smalti(row).startswith("One `mma` call")
-    assert not shipped._exists("smalti.lang.tcgen05.no_such_call") and shipped._exists("smalti.errors.error")
-    missing = shipped.in_smalti({**row, "answer": "nothing", "verdict": "SW"})
-    assert "No call of this version" in missing
-
-
 def test_command_line(index_file, tmp_path, capsys):
     file = tmp_path / "trace.txt"
     file.write_text(PLAIN)
