@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 NAME = "run"
 HELP = "run a PTX kernel that a launch file describes"
+MOST_STEPS = 100_000_000  # some twenty minutes: a stranger's kernel may never end
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -24,6 +25,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-checks", action="store_true", help="do not look for races and the like")
     parser.add_argument("--strict", action="store_true", help="also report orders that no document promises")
+    parser.add_argument(
+        "--max-steps",
+        type=count,
+        default=MOST_STEPS,
+        metavar="N",
+        help="warp instructions after which the virtual GPU gives up (default %(default)s)",
+    )
     parser.add_argument("-o", "--output", metavar="FILE", help="write the outputs to this .npz")
 
 
@@ -54,6 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
             checks=not arguments.no_checks,
             collect=True,
             strict=arguments.strict,
+            max_steps=arguments.max_steps,
             progress=_progress if sys.stderr.isatty() else None,
             name=arguments.ptx,
         )
@@ -91,8 +100,8 @@ def _output(launch: Launch, result: Result, name: str) -> bool:
 
     buffer, got = launch.buffers[name], result.outputs[name]
     head = f"output   {name} {buffer.dtype}{list(buffer.shape)}"
-    if missing := result.undefined.get(name):
-        head += f", {missing} of {buffer.nbytes} bytes never written"
+    if name in result.undefined:
+        head += f", {result.undefined[name].sum()} of {buffer.nbytes} bytes never written"
     if buffer.expected is None:
         print(head)
         return True

@@ -172,6 +172,25 @@ class Array:
         return self.to("f32").to(target)
 
 
+def check_array(array: Any, shape: tuple[int, int], kind: DType | None, op: str) -> None:
+    """What `op` stores is a register array of that shape and dtype (None: any). Errors: SML0334, SML0330, SML0303."""
+    if not isinstance(array, Array):
+        raise error("SML0334", what=op, wanted="a register array", given=type(array).__name__)
+    if array.shape != shape:
+        raise error("SML0330", what="register array", have=array.shape, wanted=shape)
+    if kind is not None and array.dtype is not kind:
+        raise error("SML0303", op=op, left=kind.name, right=array.dtype.name)
+
+
+def check_distribution(distribution: Any, shape: tuple[int, int], op: str) -> None:
+    """What `op` loads in is a layout of that shape. Errors: SML0334, SML0330."""
+    if not isinstance(distribution, Distribution):
+        wanted = "a layout (sm.wgmma.d_layout, sm.wgmma.a_layout, or an array's .distribution)"
+        raise error("SML0334", what=op, wanted=wanted, given=type(distribution).__name__)
+    if distribution.shape != shape:
+        raise error("SML0330", what="tile", have=shape, wanted=distribution.shape)
+
+
 def full(distribution: Distribution, value: float | int, dtype: DType | str) -> Array:
     """An array of one 32-bit number."""
     kind = DTYPES[dtype] if isinstance(dtype, str) else dtype

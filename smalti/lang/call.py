@@ -260,13 +260,28 @@ def call(
 def execute(
     kernel: Kernel, arrays: tuple[Any, ...], device: Any, read_as: Mapping[str, str], named: dict[str, Any], **how: Any
 ) -> Result:
-    """As `call`, with all that `smalti.run.execute.Result` tells; an empty grid gives zeros without a launch."""
+    """As `call`, with all that `smalti.run.execute.Result` tells; an empty grid gives zeros without a launch.
+
+    Errors: SML0372, unless without checks or collecting, and those of `launch_of` and `run`.
+    """
     found = launch_of(kernel, arrays, device, read_as, named)
     if isinstance(found, Result):
         return found
     traced, launch, chosen = found
     program = traced.module if chosen.kind == "virtual" else traced.ptx()
-    return run(program, launch, chosen, **how)
+    result = run(program, launch, chosen, **how)
+    if how.get("checks", True) and not how.get("collect"):
+        for name, missing in result.undefined.items():
+            _refuse(kernel.name, launch.buffers[name], missing)
+    return result
+
+
+def _refuse(kernel: str, output: Buffer, missing: NDArray[np.bool_]) -> None:
+    """Errors: SML0372."""
+    element = int(np.argmax(missing)) * 8 // DTYPES[output.dtype].bits
+    first = ", ".join(str(n) for n in np.unravel_index(element, output.shape))
+    count, size = int(np.count_nonzero(missing)), output.nbytes
+    raise error("SML0372", kernel=kernel, output=f"{output.name}[{first}]", count=count, size=size)
 
 
 def launch_of(

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from smalti.errors import error
-from smalti.lang.arrays import Array
+from smalti.lang.arrays import Array, check_array
 from smalti.lang.barriers import proxy_fence, shared_address
 from smalti.lang.distribution import Distribution
 from smalti.lang.dtypes import DTYPES, DType, dtype
@@ -158,10 +158,7 @@ class ScaleTile:
         Errors: SML0334, SML0330, SML0303, SML0307, SML0705.
         """
         trace, wanted = current(), scale_layout(self.groups * ATOM_ROWS, self.shape[1])
-        if not isinstance(array, Array):
-            raise error("SML0334", what="set", wanted="a register array", given=type(array).__name__)
-        if array.shape != wanted.shape:
-            raise error("SML0330", what="register array", have=array.shape, wanted=wanted.shape)
+        check_array(array, wanted.shape, None, "set")
         self._same(array.dtype)
         if array.distribution != wanted:
             raise error("SML0307", left=str(array.distribution), right=str(wanted))

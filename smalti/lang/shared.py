@@ -15,7 +15,7 @@ import numpy as np
 from smalti.errors import error
 from smalti.lang import bulk
 from smalti.lang.access import Unit, load_units, store_units, thread_part, units
-from smalti.lang.arrays import Array
+from smalti.lang.arrays import Array, check_array, check_distribution
 from smalti.lang.barriers import proxy_fence, shared_address, sync_warpgroup
 from smalti.lang.distribution import Distribution
 from smalti.lang.dtypes import DType
@@ -236,7 +236,7 @@ class Shared:
         Implied: a wait until TMA stores from this tile have read it, a barrier of the warpgroup before, and,
         by whoever reads it next, a fence or barrier after.
         """
-        self._check(array)
+        check_array(array, self.shape, self.dtype, "set")
         trace, storage = current(), self.storage
         if self.slot is None:  # a ring's stage is given back by its readers
             bulk.written(storage)
@@ -256,8 +256,7 @@ class Shared:
 
     def get(self, distribution: Distribution) -> Array:
         """Load into registers in the given distribution. Implied: a barrier if threads wrote the tile before."""
-        if distribution.shape != self.shape:
-            raise error("SML0330", what="shared tile", have=self.shape, wanted=distribution.shape)
+        check_distribution(distribution, self.shape, "get")
         self.publish(tensor=False)
         trace = current()
         places = self._places(units(distribution, self.dtype.bits, self.axis), distribution)
@@ -281,14 +280,6 @@ class Shared:
         sync_warpgroup()
         trace.note("barrier", f"the warpgroup, after {storage.name} was written")
         storage.unsynchronised = False
-
-    def _check(self, array: Array) -> None:
-        if not isinstance(array, Array):
-            raise error("SML0334", what="set", wanted="a register array", given=type(array).__name__)
-        if array.shape != self.shape:
-            raise error("SML0330", what="register array", have=array.shape, wanted=self.shape)
-        if array.dtype is not self.dtype:
-            raise error("SML0303", op="set", left=self.dtype.name, right=array.dtype.name)
 
     def _store_plain(self, array: Array) -> None:
         places = self._places(units(array.distribution, self.dtype.bits, self.axis), array.distribution)

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from smalti.errors import error
-from smalti.lang.arrays import Array
+from smalti.lang.arrays import Array, check_array
 from smalti.lang.barriers import cluster_sync, shared_address
 from smalti.lang.distribution import Distribution
 from smalti.lang.dtypes import DType, dtype
@@ -331,12 +331,7 @@ class Part:
     def store(self, array: Array) -> None:
         """tcgen05.st and wait::st, then fence::before_thread_sync for whoever is told next."""
         m, trace, wanted = self.memory, current(), self.distribution
-        if not isinstance(array, Array):
-            raise error("SML0334", what="store", wanted="a register array", given=type(array).__name__)
-        if array.shape != wanted.shape:
-            raise error("SML0330", what="register array", have=array.shape, wanted=wanted.shape)
-        if array.dtype is not m.dtype:
-            raise error("SML0303", op="store", left=m.dtype.name, right=array.dtype.name)
+        check_array(array, wanted.shape, m.dtype, "store")
         if array.distribution != wanted:
             raise error("SML0307", left=str(array.distribution), right=str(wanted))
         registers = array.raw

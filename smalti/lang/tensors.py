@@ -11,7 +11,7 @@ from typing import Any
 from smalti.errors import error
 from smalti.lang import grid
 from smalti.lang.access import Unit, load_units, store_units, thread_part, units
-from smalti.lang.arrays import Array
+from smalti.lang.arrays import Array, check_array, check_distribution
 from smalti.lang.control import Range
 from smalti.lang.distribution import Distribution
 from smalti.lang.dtypes import DType
@@ -231,18 +231,14 @@ class Tile:
 
     def load(self, distribution: Distribution) -> Array:
         """Load into registers by ordinary loads; what lies over the edge reads as zero."""
-        if distribution.shape != self.shape:
-            raise error("SML0330", what="tile", have=self.shape, wanted=distribution.shape)
+        check_distribution(distribution, self.shape, "load")
         places = self._places(distribution, write=False)
         current().note("load", f"ordinary loads of {self.tensor.name}, with bounds")
         registers = load_units("global", self.dtype, distribution.elements, places)
         return Array(self.dtype, distribution, registers, current().region)
 
     def _store_array(self, array: Array) -> None:
-        if array.shape != self.shape:
-            raise error("SML0330", what="register array", have=array.shape, wanted=self.shape)
-        if array.dtype is not self.dtype:
-            raise error("SML0303", op="store", left=self.dtype.name, right=array.dtype.name)
+        check_array(array, self.shape, self.dtype, "store")
         places = self._places(array.distribution, write=True)
         widest = max(p[0].count for p in places) * self.dtype.bits // 8
         current().note("store", f"ordinary stores of {self.tensor.name}, {widest} bytes each, with bounds")

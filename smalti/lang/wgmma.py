@@ -79,7 +79,7 @@ class Accumulator:
 
     @property
     def distribution(self) -> Distribution:
-        return accumulator_layout(*self.shape) if self.wide == self.shape[1] else d_layout(self.shape, self.wide)
+        return accumulator_layout(*self.shape) if self.wide == self.shape[1] else d_layout(*self.shape, self.wide)
 
     def zero(self) -> None:
         """Set it to zero; no product may be in flight."""
@@ -283,8 +283,7 @@ def accumulator(m: int, n: int, kind: DType | str = "f32") -> Accumulator:
     _check_threads(trace)
     if to.name not in ("f32", "f16", "s32"):
         raise error("SML0601", a="any", b="any", d=to.name, legal="f32, f16 or s32")
-    if m <= 0 or m % ROWS or n <= 0 or n % 8:
-        raise error("SML0605", m=m, n=n, nearest=(max(-(-m // 64), 1) * 64, max(-(-n // 8), 1) * 8))
+    _check_size(m, n)
     wide = _width(n, to)
     registers = m * n // 128 // to.per_register
     if registers > MOST_REGISTERS - 24:
@@ -292,6 +291,11 @@ def accumulator(m: int, n: int, kind: DType | str = "f32") -> Accumulator:
         raise error("SML0606", m=m, n=n, registers=registers, limit=MOST_REGISTERS - 24, nearest=most)
     trace.plan.registers.append(f"accumulator {m}x{n} {to.name}: {registers} a thread")
     return Accumulator((m, n), to, wide, trace)
+
+
+def _check_size(m: int, n: int) -> None:
+    if m <= 0 or m % ROWS or n <= 0 or n % 8:
+        raise error("SML0605", m=m, n=n, nearest=(max(-(-m // 64), 1) * 64, max(-(-n // 8), 1) * 8))
 
 
 def _width(n: int, kind: DType) -> int:
@@ -304,16 +308,24 @@ def _width(n: int, kind: DType) -> int:
 
 
 def a_layout(rows: int, k: int, kind: DType | str) -> Distribution:
-    """The distribution of operand A in registers, for `shared.get(...)` and `tile.load(...)`: rows x k elements."""
+    """The distribution of operand A in registers, for `shared.get(...)` and `tile.load(...)`: rows x k elements.
+
+    Rows are a multiple of 64, k of one instruction's K (32 bytes). Errors: SML0609.
+    """
+    step = 256 // dtype(kind).bits
+    if rows <= 0 or rows % ROWS or k <= 0 or k % step:
+        nearest = (max(-(-rows // ROWS), 1) * ROWS, max(-(-k // step), 1) * step)
+        raise error("SML0609", rows=rows, k=k, kind=dtype(kind).name, step=step, nearest=nearest)
     return operand_a(rows, k, dtype(kind).bits)
 
 
-def d_layout(shape: tuple[int, int], wide: int | None = None) -> Distribution:
-    """The distribution of an accumulator: `shape` (rows, columns), instructions `wide` columns wide."""
-    if wide is None or wide == shape[1]:
-        return accumulator_layout(*shape)
+def d_layout(m: int, n: int, wide: int | None = None) -> Distribution:
+    """The distribution of an accumulator of m x n whose instructions are `wide` columns wide. Errors: SML0605."""
+    _check_size(m, n)
+    if wide is None or wide == n:
+        return accumulator_layout(m, n)
     narrow = accumulator_layout(ROWS, wide)
-    return Distribution("accumulator", shape, ROWS, wide, narrow.fragment)
+    return Distribution("accumulator", (m, n), ROWS, wide, narrow.fragment)
 
 
 def fence() -> None:

@@ -1,6 +1,6 @@
 """The Blackwell matmul of plain operands: persistent, accumulators in tensor memory, on a CTA or a CTA pair.
 
-The kernel alone; dtypes, copies of awkward operands and the choice of tiles are in `matmul_blackwell_host`.
+The kernel alone; dtypes, copies of awkward operands and the choice of tiles are in `matmul_blackwell_dense_host`.
 """
 
 from __future__ import annotations

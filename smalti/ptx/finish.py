@@ -21,21 +21,18 @@ from smalti.ptx.module import (
     BranchTargets,
     Declare,
     Function,
-    Guard,
     Instruction,
     Label,
-    Lane,
     Mark,
     Module,
-    Not,
     Operand,
-    Pair,
     Register,
     Statement,
     SymbolAddress,
     Tile,
     Variable,
     Vector,
+    registers_of,
 )
 
 BUFFER = "shared_memory"
@@ -162,28 +159,6 @@ def rewrite_addresses(body: Block, offsets: dict[Variable, int], buffer: Variabl
 
 
 # -- names ---------------------------------------------------------------------------------------------
-
-
-def registers_of(o: Operand | Guard) -> Iterator[Register]:
-    """Every register in an operand or guard."""
-    if isinstance(o, Register):
-        yield o
-    elif isinstance(o, Address):
-        if isinstance(o.base, Register):
-            yield o.base
-        if o.coordinates is not None:
-            yield from registers_of(o.coordinates)
-    elif isinstance(o, Vector):
-        for item in o.items:
-            yield from registers_of(item)
-    elif isinstance(o, tuple):
-        for item in o:
-            yield from registers_of(item)
-    elif isinstance(o, Pair):
-        yield from registers_of(o.first)
-        yield from registers_of(o.second)
-    elif isinstance(o, Not | Lane | Guard):
-        yield o.register
 
 
 def _name(function: Function, body: Block) -> None:

@@ -228,6 +228,28 @@ class Block:
 Statement: TypeAlias = "Instruction | Mark | BranchTargets | CallPrototype | Declare | Directive | Comment | Block"
 
 
+def registers_of(o: Operand | Guard) -> Iterator[Register]:
+    """Every register in an operand or guard."""
+    if isinstance(o, Register):
+        yield o
+    elif isinstance(o, Address):
+        if isinstance(o.base, Register):
+            yield o.base
+        if o.coordinates is not None:
+            yield from registers_of(o.coordinates)
+    elif isinstance(o, Vector):
+        for item in o.items:
+            yield from registers_of(item)
+    elif isinstance(o, tuple):
+        for item in o:
+            yield from registers_of(item)
+    elif isinstance(o, Pair):
+        yield from registers_of(o.first)
+        yield from registers_of(o.second)
+    elif isinstance(o, Not | Lane | Guard):
+        yield o.register
+
+
 # -- functions and modules -----------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from smalti.ptx.finish import registers_of
+from smalti.ptx.flow import immediate_dominators
 from smalti.ptx.isa import FAMILIES, TABLE, Form, OperandSpec
 from smalti.ptx.isa.types import fits
 from smalti.ptx.module import (
@@ -30,6 +30,7 @@ from smalti.ptx.module import (
     Statement,
     SymbolAddress,
     Vector,
+    registers_of,
 )
 
 _CARRY = {"add.carry", "addc", "sub.carry", "subc", "mad.carry", "madc"}  # read or write the carry flag
@@ -84,7 +85,7 @@ class _Code:
         self.uses: dict[Register, list[int]] = {}
         self._read(body)
         self._note_registers()
-        self.dominators = self._dominate()
+        self.dominators = immediate_dominators(0, self.successors)
 
     # -- basic blocks --
 
@@ -121,41 +122,6 @@ class _Code:
             for label in jump.operands if jump is not None else ():
                 if isinstance(label, Label):
                     self.successors[block] += [starts[x] for x in tables.get(label, (label,)) if x in starts]
-
-    def _dominate(self) -> list[int]:
-        """The immediate dominator of each block, -1 where it is the entry or unreachable (Cooper, Harvey, Kennedy)."""
-        count = len(self.successors)
-        order: list[int] = []
-        seen = {0}
-        stack = [(0, iter(self.successors[0]))]
-        while stack:
-            block, rest = stack[-1]
-            after = next((b for b in rest if b not in seen), None)
-            if after is None:
-                order.append(block)
-                stack.pop()
-            else:
-                seen.add(after)
-                stack.append((after, iter(self.successors[after])))
-        rank = {block: n for n, block in enumerate(order)}  # postorder
-        before: list[list[int]] = [[] for _ in range(count)]
-        for block in order:
-            for after in self.successors[block]:
-                before[after].append(block)
-        dominator = [-1] * count
-        dominator[0] = 0
-        changed = True
-        while changed:
-            changed = False
-            for block in reversed(order[:-1]):
-                made = -1
-                for b in before[block]:
-                    if dominator[b] < 0:
-                        continue
-                    made = b if made < 0 else _meet(made, b, dominator, rank)
-                if made != dominator[block]:
-                    dominator[block], changed = made, True
-        return dominator
 
     def dominates(self, a: int, b: int) -> bool:
         """Whether every path to instruction `b` has executed instruction `a` before it."""
@@ -306,15 +272,6 @@ class _Code:
             else:
                 changed.append(change(o, "*" if spec.role == "address" else form.type_of(spec), spec.wider))
         return tuple(changed)
-
-
-def _meet(a: int, b: int, dominator: list[int], rank: dict[int, int]) -> int:
-    while a != b:
-        while rank[a] < rank[b]:
-            a = dominator[a]
-        while rank[b] < rank[a]:
-            b = dominator[b]
-    return a
 
 
 def _key(o: Operand, replaced: dict[Register, Register]) -> object:

@@ -15,6 +15,8 @@ from smalti.vgpu.launch import DEVICES
 VIRTUAL_RATE = 2.5e8
 LONGEST_UNASKED = 60.0  # seconds; a longer run on the virtual GPU must be asked for
 
+_SAID: set[str] = set()  # architectures for which the user was told that there is no CUDA device
+
 
 @dataclass(frozen=True, slots=True)
 class Device:
@@ -95,7 +97,10 @@ def _default(arch: str | None, work: float) -> Device:
     if seconds > LONGEST_UNASKED:
         raise error("SML0173", target=chosen.arch, seconds=round(seconds), spec=chosen.spec)
     about = f", about {max(seconds, 0.1):.1f} s" if work else ""
-    _say_once(f"smalti: no CUDA device for {chosen.arch}; running on the virtual GPU ({chosen.spec}){about}")
+    if chosen.arch not in _SAID:
+        _SAID.add(chosen.arch)
+        head = f"smalti: no CUDA device for {chosen.arch}; running on the virtual GPU ({chosen.spec}){about}"
+        print(head, file=sys.stderr)
     return chosen
 
 
@@ -113,11 +118,6 @@ def _host_of(target: str) -> str:
 
 def _known() -> str:
     return ", ".join([f"virtual:{a}" for a in DEVICES] + ["cuda", "cuda:N"])
-
-
-@cache
-def _say_once(text: str) -> None:
-    print(text, file=sys.stderr)
 
 
 @cache

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from smalti.errors import SmaltiError, public
+from smalti.errors import SmaltiError, error, public
 from smalti.ptx.module import Module
 from smalti.run.cache import Cache, key
 from smalti.run.devices import Device
@@ -30,7 +30,7 @@ class Result:
     device     where it ran; seconds: wall time of the run, without parsing and assembling
     reports    what the checks found, when they were told to collect
     figures    counts to print, by name: instructions, asynchronous operations, milliseconds on a GPU ...
-    undefined  bytes of each output that the kernel left undefined (virtual GPU)
+    undefined  of each output that the kernel left undefined in part: a flag for each of its bytes (virtual GPU)
     """
 
     outputs: Mapping[str, NDArray[Any]]
@@ -38,7 +38,7 @@ class Result:
     seconds: float
     reports: tuple[SmaltiError, ...] = ()
     figures: Mapping[str, float | int | str] = field(default_factory=dict)
-    undefined: Mapping[str, int] = field(default_factory=dict)
+    undefined: Mapping[str, NDArray[np.bool_]] = field(default_factory=dict)
 
 
 @public
@@ -53,6 +53,7 @@ def run(
     strict: bool = False,
     work: float = 0,
     repeat: int = 0,
+    max_steps: int | None = None,
     progress: Callable[[int, int], None] | None = None,
     name: str = "<ptx>",
 ) -> Result:
@@ -64,15 +65,19 @@ def run(
     checks    whether the virtual GPU looks for races and the like; `collect` them instead of raising the first;
               `strict`: also orders that no document promises
     repeat    more launches on the same buffers, for timing on a GPU
+    max_steps warp instructions after which the virtual GPU stops with SML0816
     progress  called with clusters done and their number
 
-    Errors: SML0150 to SML0158 (the launch does not fit the kernel), SML013x and SML014x (tensor maps), SML0170 to
-    SML0174 (devices), SML02xx (the PTX), SML08xx and SML09xx (what the kernel does wrong).
+    Errors: SML0159 (an option's value), SML0150 to SML0158 (the launch does not fit the kernel), SML013x and SML014x
+    (tensor maps), SML0170 to SML0174 (devices), SML02xx (the PTX), SML08xx and SML09xx (what the kernel does wrong).
     """
+    for option, value, least in (("seed", seed, 0), ("repeat", repeat, 0), ("max_steps", max_steps, 1)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least):
+            raise error("SML0159", option=option, value=repr(value), least=least)
     target = module.target if isinstance(module, Module) else _target(module)
     chosen = find(device, arch=target, work=work)
     if chosen.kind == "virtual":
-        return _virtual(module, launch, chosen, seed, checks, collect, strict, progress, name)
+        return _virtual(module, launch, chosen, seed, checks, collect, strict, max_steps, progress, name)
     return _cuda(module, launch, chosen, repeat, name)
 
 
@@ -90,6 +95,7 @@ def _virtual(
     checks: bool,
     collect: bool,
     strict: bool,
+    max_steps: int | None,
     progress: Callable[[int, int], None] | None,
     name: str,
 ) -> Result:
@@ -100,7 +106,7 @@ def _virtual(
     foreign = isinstance(module, str)
     watch = Checks(collect=collect, strict=strict, foreign=foreign) if checks else None
     start = time.perf_counter()
-    ran = virtual.launch(parsed, launch, chosen.arch, seed=seed, checks=watch, progress=progress)
+    ran = virtual.launch(parsed, launch, chosen.arch, seed=seed, checks=watch, progress=progress, max_steps=max_steps)
     seconds = time.perf_counter() - start
     engines = {f"{engine} operations": n for engine, n in sorted(ran.asynchronous.items())}
     if watch is not None and watch.relied_on:

@@ -28,7 +28,7 @@ def read(path: str | Path, limit: int) -> bytes:
 def read_text(path: str | Path, limit: int = LARGEST_TEXT) -> str:
     """A text file in UTF-8. Errors: SML0115, SML0164."""
     try:
-        return read(path, limit).decode("utf-8")
+        return read(path, limit).decode("utf-8-sig")
     except UnicodeDecodeError as broken:
         raise error("SML0115", path=str(path), reason=f"it is no UTF-8 text (byte {broken.start})") from None
 

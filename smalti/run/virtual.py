@@ -17,11 +17,11 @@ from smalti.vgpu.schedule import schedule
 
 
 class Ran(NamedTuple):
-    """Bytes of each output buffer, how many of them were never defined, warp instructions executed, asynchronous
-    operations by engine, and what the kernel printed."""
+    """Bytes of each output buffer, a flag for each byte left undefined (of those buffers that have any), warp
+    instructions executed, asynchronous operations by engine, and what the kernel printed."""
 
     memory: dict[str, NDArray[np.uint8]]
-    undefined: dict[str, int]
+    undefined: dict[str, NDArray[np.bool_]]
     steps: int
     asynchronous: dict[str, int]
     printed: list[str]
@@ -68,12 +68,12 @@ def launch(
     outputs = {name: segments[name] for name, b in launch.buffers.items() if b.output}
     return Ran(
         {name: s.data[: s.size].copy() for name, s in outputs.items()},
-        {name: _undefined(s) for name, s in outputs.items()},
+        {name: flags for name, s in outputs.items() if (flags := _undefined(s)).any()},
         machine.steps,
         machine.performed,
         machine.printed,
     )
 
 
-def _undefined(segment: Segment) -> int:
-    return 0 if segment.defined is None else int(np.count_nonzero(~segment.defined[: segment.size]))
+def _undefined(segment: Segment) -> NDArray[np.bool_]:
+    return np.zeros(0, np.bool_) if segment.defined is None else ~segment.defined[: segment.size].view(np.bool_)

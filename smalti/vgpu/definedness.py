@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from smalti.ptx.module import Immediate, Operand, Register, Vector, type_bits
+from smalti.ptx.module import Immediate, Operand, Register, Vector, registers_of, type_bits
 from smalti.vgpu.execute import EXECUTORS, UNSIGNED, Context
-from smalti.vgpu.inline import operand_registers
 
 if TYPE_CHECKING:
     from smalti.vgpu.program import Step
@@ -88,10 +87,10 @@ def _moved(context: Context, step: Step, names: str) -> Rule | None:
     bound = context.bind(step)
     written = [context.number(r) for r in _registers(step, "out")]
     data = [bound[n] for n in names] if names else [step.instruction.operands[1]]
-    numbers = [context.program.registers[r] for o in data for r in operand_registers(o)]
+    numbers = [context.program.registers[r] for o in data for r in registers_of(o)]
     control = sorted(step.reads - set(numbers) - _guard(context, step))
     others = [o for o in step.instruction.operands[1:] if not any(o is d for d in data)]
-    if any(context.program.registers[r] in numbers for o in others for r in operand_registers(o)):
+    if any(context.program.registers[r] in numbers for o in others for r in registers_of(o)):
         return None  # data and control at once
     operands = tuple(_cleared(o) if any(o is d for d in data) else o for o in step.instruction.operands)
     bare = replace(step.instruction, operands=operands, guard=None)
@@ -136,7 +135,7 @@ def _cleared(operand: Operand) -> Operand:
 def _registers(step: Step, role: str) -> list[Register]:
     pairs = step.form.pairs(step.instruction.operands)
     assert pairs is not None
-    return [r for spec, o in pairs if spec.role == role for r in operand_registers(o)]
+    return [r for spec, o in pairs if spec.role == role for r in registers_of(o)]
 
 
 def _guard(context: Context, step: Step) -> set[int]:

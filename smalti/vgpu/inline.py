@@ -36,23 +36,6 @@ from smalti.ptx.module import (
 LARGEST = 250_000  # statements after inlining; bounds the work on strangers' input
 
 
-def operand_registers(operand: Operand) -> list[Register]:
-    """Every register that occurs in an operand."""
-    if isinstance(operand, Register):
-        return [operand]
-    if isinstance(operand, (Vector, tuple)):
-        items = operand.items if isinstance(operand, Vector) else operand
-        return [r for o in items for r in operand_registers(o)]
-    if isinstance(operand, Pair):
-        return operand_registers(operand.first) + operand_registers(operand.second)
-    if isinstance(operand, (Not, Lane)):
-        return [operand.register]
-    if isinstance(operand, Address):
-        found = [operand.base] if isinstance(operand.base, Register) else []
-        return found + (operand_registers(operand.coordinates) if operand.coordinates else [])
-    return []
-
-
 @dataclass(slots=True)
 class _Copy:
     """The names of one copy of a body: what each register, label and variable has become."""

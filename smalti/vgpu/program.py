@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from smalti.errors import Loc, error
+from smalti.ptx.flow import immediate_dominators
 from smalti.ptx.isa import TABLE
 from smalti.ptx.isa.row import Form, OperandSpec
 from smalti.ptx.module import (
@@ -24,9 +25,10 @@ from smalti.ptx.module import (
     Operand,
     Register,
     Variable,
+    registers_of,
     type_bits,
 )
-from smalti.vgpu.inline import flatten, operand_registers
+from smalti.vgpu.inline import flatten
 
 
 @dataclass(slots=True)
@@ -136,7 +138,7 @@ def _step(
         reads.add(number(s.guard.register))
         critical.add(number(s.guard.register))
     for spec, operand in pairs:
-        numbers = {number(r) for r in operand_registers(operand)}
+        numbers = {number(r) for r in registers_of(operand)}
         if spec.role in ("in", "inout", "address") or isinstance(operand, Address):
             reads |= numbers
         elif spec.role == "out":
@@ -149,54 +151,20 @@ def _step(
 
 
 def _joins(program: Program) -> dict[int, int | None]:
-    """The immediate post-dominator of every branch that can diverge (Cooper-Harvey-Kennedy on the reversed graph)."""
+    """The immediate post-dominator of every branch that can diverge (dominators of the reversed graph)."""
     n = len(program.steps)
-    successors = [program.successors(pc) for pc in range(n)] + [[]]
+    successors = [program.successors(pc) for pc in range(n)]
     predecessors: list[list[int]] = [[] for _ in range(n + 1)]
     for pc in range(n):
         for t in successors[pc]:
             predecessors[t].append(pc)
-    order: list[int] = []  # post-order of the reversed graph, from the exit
-    seen = {n}
-    stack: list[tuple[int, int]] = [(n, 0)]
-    while stack:
-        node, k = stack.pop()
-        if k < len(predecessors[node]):
-            stack.append((node, k + 1))
-            p = predecessors[node][k]
-            if p not in seen:
-                seen.add(p)
-                stack.append((p, 0))
-        else:
-            order.append(node)
-    rank = {node: i for i, node in enumerate(order)}
-    idom: dict[int, int] = {n: n}
-    changed = True
-    while changed:
-        changed = False
-        for node in reversed(order[:-1]):
-            new: int | None = None
-            for t in successors[node]:
-                if t in idom:
-                    new = t if new is None else _intersect(idom, rank, new, t)
-            if new is not None and idom.get(node) != new:
-                idom[node] = new
-                changed = True
+    dominators = immediate_dominators(n, predecessors)
     out: dict[int, int | None] = {}
     for pc in range(n):
         if len(set(successors[pc])) > 1:
-            target = idom.get(pc)
-            out[pc] = None if target is None or target == n else target
+            target = dominators[pc]
+            out[pc] = target if 0 <= target < n else None
     return out
-
-
-def _intersect(idom: dict[int, int], rank: dict[int, int], a: int, b: int) -> int:
-    while a != b:
-        while rank[a] < rank[b]:
-            a = idom[a]
-        while rank[b] < rank[a]:
-            b = idom[b]
-    return a
 
 
 def _read_before_write(program: Program) -> frozenset[int]:

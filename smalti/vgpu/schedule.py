@@ -93,4 +93,4 @@ class Adversary(Schedule):
 
 
 def schedule(seed: int | None) -> Schedule:
-    return Schedule() if seed is None else Adversary(seed)
+    return Schedule() if seed is None else Adversary(int(seed))

@@ -121,7 +121,7 @@ def test_scratch_in_a_loop_is_ordered_both_ways(kit):
     """The tile is read before it is written (in program order), but the loop brings it round: both are ordered."""
 
     def body(a, d):
-        layout = sm.wgmma.d_layout((64, 64))
+        layout = sm.wgmma.d_layout(64, 64)
         scratch = a.tiles(64, 64).shared()
         x = a.tiles(64, 64)[0, 0].load(layout)
         for _ in sm.range(4):
@@ -135,7 +135,7 @@ def test_scratch_in_a_loop_is_ordered_both_ways(kit):
 def test_a_tma_store_is_waited_for_before_its_tile_is_written_again(kit):
     def body(a, d):
         out = d.tiles(64, 64).shared()
-        x = a.tiles(64, 64)[0, 0].load(sm.wgmma.d_layout((64, 64)))
+        x = a.tiles(64, 64)[0, 0].load(sm.wgmma.d_layout(64, 64))
         for i in sm.range(4):
             out.set(x)
             d.tiles(64, 64)[i, 0].store(out)
@@ -146,3 +146,30 @@ def test_a_tma_store_is_waited_for_before_its_tile_is_written_again(kit):
     fence = opcodes.index("fence.proxy.async.shared::cta")
     store = opcodes.index("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group")
     assert "bar.sync" in opcodes[fence:store] and "cp.async.bulk.wait_group" in opcodes[store:]
+
+
+@sm.kernel("a[M,N] -> d[M,N]", arch="sm_90a", threads=128)
+def some_tiles(a, d, *, tiles):
+    A, D, layout = a.tiles(64, 32), d.tiles(64, 32), sm.wgmma.d_layout(64, 32)
+    for j in tiles:
+        D[0, j].store(A[0, j].load(layout))
+
+
+def test_an_output_that_is_not_written_in_full_is_refused_not_returned():
+    a = np.arange(60 * 90, dtype=np.float32).reshape(60, 90)
+    np.testing.assert_array_equal(some_tiles(a, device="virtual:sm_90a", tiles=(2, 0, 1)), a)
+    with pytest.raises(SmaltiError, match=r"some_tiles left d\[0, 32\] undefined \(7680 of that output's 21600") as e:
+        some_tiles(a, device="virtual:sm_90a", tiles=(0, 2))
+    assert e.value.code == "SML0372" and isinstance(e.value, ValueError)
+    given = some_tiles(a, device="virtual:sm_90a", tiles=(0, 2), checks=False)
+    np.testing.assert_array_equal(given[:, 64:], a[:, 64:])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: sm.wgmma.d_layout(32, 64), lambda: sm.wgmma.d_layout(64, 12), lambda: sm.wgmma.a_layout(64, 8, "bf16")],
+)
+def test_layouts_that_no_instruction_has_are_refused(make):
+    with pytest.raises(SmaltiError, match=r"SML060[59].*nearest"):
+        make()
+    assert sm.wgmma.d_layout(64, 64).elements == sm.wgmma.a_layout(64, 64, "bf16").elements == 32

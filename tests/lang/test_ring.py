@@ -49,7 +49,7 @@ def two_hands(a, d, *, rounds=5):
     """One warpgroup writes stages by ordinary stores, the other reads them: fences and arrivals of whole warps."""
     A, D = a.tiles(64, 64), d.tiles(64, 64)
     write, read = sm.roles(write=sm.warpgroup(1), read=sm.warpgroup(1))
-    layout = sm.wgmma.d_layout((64, 64))
+    layout = sm.wgmma.d_layout(64, 64)
     ring = sm.ring(2, x=A.shared(), readers=read)
     with write:
         for i in A.range(0):
@@ -92,7 +92,7 @@ def handed_over(a, b, d):
     with epilogue:
         for i, j in work:
             with tile.get() as t:
-                D[i, j].store(t.get(sm.wgmma.d_layout((64, 64))))
+                D[i, j].store(t.get(sm.wgmma.d_layout(64, 64)))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -178,7 +178,7 @@ def stored_by_the_reader(a, d):
     A, D = a.tiles(64, 64), d.tiles(64, 64)
     write, read = sm.roles(write=sm.warpgroup(1), read=sm.warpgroup(1))
     tile = sm.channel(D.shared(), writer=write, reader=read, slots=2)
-    layout = sm.wgmma.d_layout((64, 64))
+    layout = sm.wgmma.d_layout(64, 64)
     with write:
         for i in A.range(0):
             with tile.put() as t:
@@ -203,7 +203,7 @@ def test_as_many_tma_stores_stay_in_flight_as_may(kit, parts, tiles, left):
 
     def body(a, d):
         outs = [d.tiles(64, 64).shared() for _ in range(tiles)]
-        x = a.tiles(64, 64)[0, 0].load(sm.wgmma.d_layout((64, 64)))
+        x = a.tiles(64, 64)[0, 0].load(sm.wgmma.d_layout(64, 64))
         for i in sm.range(4):
             for p in range(parts):
                 outs[p % tiles].set(x)
@@ -218,7 +218,7 @@ def test_stores_elsewhere_are_all_waited_for(kit):
 
     def body(a, d):
         out, other = d.tiles(64, 64).shared(), d.tiles(64, 64).shared()
-        x = a.tiles(64, 64)[0, 0].load(sm.wgmma.d_layout((64, 64)))
+        x = a.tiles(64, 64)[0, 0].load(sm.wgmma.d_layout(64, 64))
         for i in sm.range(4):
             out.set(x)
             with sm.when(i > 1):
@@ -233,7 +233,7 @@ def test_stores_elsewhere_are_all_waited_for(kit):
 def test_no_wait_without_a_store_before(kit):
     def body(a, d):
         out = d.tiles(64, 64).shared()
-        out.set(a.tiles(64, 64)[0, 0].load(sm.wgmma.d_layout((64, 64))))
+        out.set(a.tiles(64, 64)[0, 0].load(sm.wgmma.d_layout(64, 64)))
         d.tiles(64, 64)[0, 0].store(out)
 
     assert "cp.async.bulk.wait_group.read" not in kit.opcodes(kit.trace(body))

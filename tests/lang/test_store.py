@@ -29,7 +29,7 @@ def outer():
     @sm.kernel("a[M,N] -> d[M,N]", arch="sm_90a")
     def k(a, d, *, tile=64, what=None):
         t = d.tiles(width, tile)[helper(sm.block_index()) * SCALE, {other}.ONE]
-        t.store(a.tiles(width, tile)[0, 0].load(sm.wgmma.d_layout((width, tile))))
+        t.store(a.tiles(width, tile)[0, 0].load(sm.wgmma.d_layout(width, tile)))
 
     return k
 

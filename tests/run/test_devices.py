@@ -15,7 +15,7 @@ def gpus(monkeypatch):
     def have(*found):
         monkeypatch.setattr(devices, "cuda_devices", lambda: found)
         monkeypatch.setattr(devices, "no_cuda_because", lambda: "" if found else "there is no CUDA driver")
-        devices._say_once.cache_clear()
+        devices._SAID.clear()
 
     have()
     return have

@@ -8,7 +8,7 @@ import pytest
 
 from smalti.errors import SmaltiError
 from smalti.ptx.parse import parse
-from smalti.run import Buffer, compare, run
+from smalti.run import Buffer, Launch, compare, run
 
 DEVICE = "virtual:sm_90a"
 
@@ -37,10 +37,10 @@ def test_outputs_have_the_formats_type_and_are_counted_where_never_written():
     text, launch = kernels.add(given=247)
     result = run(text, launch, DEVICE)
     assert result.outputs["d"].dtype == np.float32
-    assert result.undefined == {"d": 12}
+    assert result.undefined["d"].sum() == 12
     found = compare(launch.buffers["d"], result.outputs["d"])
     assert (found.differing, found.total, found.first) == (3, 250, (247,))
-    assert run(*kernels.add(), DEVICE).undefined == {"d": 0}
+    assert run(*kernels.add(), DEVICE).undefined == {}
 
 
 def test_inputs_are_not_touched():
@@ -85,3 +85,30 @@ def test_comparing():
     assert (found.differing, found.first, found.worst) == (1, (1,), 0.5)
     other = np.array([1.0, 2.0, 3.0, -np.inf, 0.0], np.float32)
     assert compare(loose, other).differing == 2
+
+
+ENDLESS = """
+.version 8.8
+.target sm_90a
+.address_size 64
+.visible .entry add()
+{
+LOOP:
+  bra LOOP;
+}
+"""
+
+
+def test_an_endless_kernel_is_stopped_where_a_limit_is_given():
+    with pytest.raises(SmaltiError, match=r"SML0816.* 5000 "):
+        run(ENDLESS, Launch("add", (1, 1, 1), (32, 1, 1)), DEVICE, max_steps=5000)
+    assert run(*kernels.add(), DEVICE, max_steps=5000).undefined == {}
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("seed", "1"), ("seed", -1), ("seed", True), ("repeat", 1.5), ("max_steps", 0)]
+)
+def test_options_are_whole_numbers(option, value):
+    with pytest.raises(SmaltiError, match=f"SML0159: {option} is"):
+        run(*kernels.add(), DEVICE, **{option: value})
+    run(*kernels.add(), DEVICE, **{option: np.int64(3000)})

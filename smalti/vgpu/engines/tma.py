@@ -58,7 +58,7 @@ class Form:
         self.rows = tuple(reversed(m.transfer[1:])) if m.tiled else (m.pixels,)
         self.count = int(np.prod(self.rows, dtype=np.int64))
         self.row_bytes = m.row_bytes  # in shared memory
-        self.row_source = m.transfer[0] * m.element.bits // 8  # in global memory
+        self.row_source = m.transfer[0] * (m.grain if m.tiled else m.element.bits) // 8  # in global memory
         self.padded = m.type in PADDED
         self.flip = m.swizzle != "none" and SWIZZLES[m.swizzle].flip
         self.pitch = m.row_pitch
@@ -100,7 +100,7 @@ class Form:
         `clip`: dimension 0 is clipped to multiples of that many bytes (stores: 16, E11). Errors: SML0803, SML0805.
         """
         m = self.map
-        start, size = at[0] * m.element.bits // 8, m.size[0] * m.element.bits // 8
+        start, size = at[0] * m.grain // 8, m.size[0] * m.grain // 8
         low, high = max(-start, 0), min(-(-size // clip) * clip - start, self.row_source)
         where = [slice(low, high)]
         offset = m.address + start + low
@@ -108,7 +108,7 @@ class Form:
         shape, strides = [high - low], [1]
         empty = high <= low
         for d in range(1, m.rank):
-            step, count = m.element_stride[d], m.transfer[d]
+            step, count = m.element_stride[d], self.rows[-d]
             lo = max(0, -(at[d] // step)) if at[d] < 0 else 0
             hi = min(count, -(-(m.size[d] - at[d]) // step))
             empty = empty or hi <= lo
