@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -121,9 +122,9 @@ class Run:
 
 
 def tidy(ptx: str) -> str:
-    """Without comments at line ends and blank lines: a third of the size."""
+    """Without comments at line ends, places in sources and blank lines: a third of the size."""
     lines = (line.partition("//")[0].rstrip() for line in ptx.splitlines())
-    return "\n".join(line for line in lines if line) + "\n"
+    return "\n".join(line for line in lines if line and not re.match(r"\s*\.(loc|file)\s", line)) + "\n"
 
 
 @dataclass(frozen=True)

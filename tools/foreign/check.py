@@ -15,6 +15,8 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
+
 from smalti.errors import SmaltiError
 from smalti.run import compare, run
 from smalti.run import device as find
@@ -33,8 +35,8 @@ def problems(path: Path, seeds: list[int | None], device: str | None = None) -> 
             told = compare(launch.buffers[name], got)
             if told.differing:
                 found.append(f"{name}: {told.differing} of {told.total} differ, first at {told.first}, by {told.worst}")
-            if result.undefined.get(name):
-                found.append(f"{name}: {result.undefined[name]} bytes are undefined")
+            if np.any(result.undefined.get(name, False)):
+                found.append(f"{name} is undefined in part")
         if found:
             return [f"seed {seed}: {f}" for f in found]
     return []

@@ -56,6 +56,7 @@ def wgmma_kernel(a, b, d, K, ACC: gl.constexpr, IK: gl.constexpr, N: gl.constexp
 @case("sm_90a", **{n: {"dtype": n} for n in ("f16", "bf16", "f32", "e4m3", "e5m2", "s8")},
       n8={"dtype": "f16", "n": 8}, n128={"dtype": "bf16", "n": 128, "tile": 64}, n256={"dtype": "e4m3", "n": 256},
       two={"dtype": "f16", "m": 128, "warps": 8}, registers={"dtype": "f16", "registers": True},
+      **{f"{t}_128": {"dtype": t, "n": 128} for t in ("f16", "bf16", "e4m3", "s8")}, f16_256={"dtype": "f16", "n": 256},
       half={"dtype": "f16", "acc": "f16"}, half_e5m2={"dtype": "e5m2", "acc": "f16"})  # fmt: skip
 def wgmma(c, dtype, m=64, n=32, tile=0, acc="", warps=4, registers=False):
     k, bk = (64, 32) if dtype == "f32" else (128, 64)

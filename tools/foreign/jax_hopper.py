@@ -9,32 +9,16 @@ from case import case, integers, iota
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
-from jax_launch import DTYPES, launch, tiled
+from jax_launch import DTYPES, launch, leave, product, tiled
 
 ROWS = plgpu.Layout.WGMMA.reduce(1)
-
-
-def leave(value, staged, out):
-    """A tile of registers to global memory, by way of shared memory."""
-    staged[...] = value
-    plgpu.commit_smem()
-    plgpu.copy_smem_to_gmem(staged, out)
-    plgpu.wait_smem_to_gmem(0)
-
-
-def product(c, dtype, m, n, k, *, transposed=False):
-    """Operands a [m, k], b [n, k] (transposed: [k, n]) and the exact product d."""
-    top = 100 if dtype == "s8" else 3
-    a = c.input("a", dtype, (m, k), integers(1, -top, top))
-    b = c.input("b", dtype, (k, n) if transposed else (n, k), integers(2, -top, top))
-    kind = "s32" if dtype == "s8" else "f32"
-    return a, b, c.output("d", kind, a.values @ (b.values if transposed else b.values.T)), kind
 
 
 @case("sm_90a",
       e5m2={"dtype": "e5m2", "n": 64}, f16_128={"dtype": "f16", "n": 128}, bf16_128={"dtype": "bf16", "n": 128},
       e4m3_128={"dtype": "e4m3", "n": 128}, s8_128={"dtype": "s8", "n": 128}, f16_256={"dtype": "f16", "n": 256},
-      f16_n_major={"dtype": "f16", "n": 128, "transposed": True}, bf16_n_major={"dtype": "bf16", "n": 64, "transposed": True},
+      f16_n_major={"dtype": "f16", "n": 128, "transposed": True},
+      bf16_n_major={"dtype": "bf16", "n": 64, "transposed": True},
       bf16_64={"dtype": "bf16", "n": 96, "swizzle": 64}, f16_32={"dtype": "f16", "n": 32, "swizzle": 32})  # fmt: skip
 def shapes(c, dtype, n, transposed=False, swizzle=128):
     m, k = 64, 64 if "f16" in dtype else 128
@@ -197,8 +181,8 @@ def multicast(c, dtype):
 
 @case("sm_90a")
 def neighbours(c):
-    """Each CTA stores its registers into its neighbour's shared memory (st.async)."""
-    x = c.input("x", "s32", (4, 64, 32), iota(5, 3))
+    """Each of two CTAs stores its registers into the other's shared memory (st.async)."""
+    x = c.input("x", "s32", (2, 64, 8), iota(5, 3))
     d = c.output("d", "s32", np.roll(x.values, 1, axis=0) * 3)
 
     def body(x, d, sx, got, loaded, there, met):
@@ -208,20 +192,20 @@ def neighbours(c):
         value = plgpu.load(sx, (), layout=plgpu.Layout.WGMMA) * 3
         plgpu.barrier_arrive(met)
         plgpu.barrier_wait(met)
-        plgpu.async_store_smem(value, got, there, cluster_idx=lax.rem(rank + 1, jnp.int32(4)), cluster_dim="x")
+        plgpu.async_store_smem(value, got, there, cluster_idx=1 - rank, cluster_dim="x")
         plgpu.barrier_wait(there)
         plgpu.commit_smem()
         plgpu.copy_smem_to_gmem(got, d.at[rank])
         plgpu.wait_smem_to_gmem(0)
 
     scratch = [
-        tiled((64, 32), "int32"),
-        tiled((64, 32), "int32"),
+        tiled((64, 8), "int32", 32),
+        tiled((64, 8), "int32", 32),
         plgpu.Barrier(),
         plgpu.Barrier(),
         plgpu.ClusterBarrier(collective_axes=("x",)),
     ]
-    launch(c, body, [d], [x], scratch_types=scratch, cluster=(4,), cluster_names=("x",))
+    launch(c, body, [d], [x], scratch_types=scratch, cluster=(2,), cluster_names=("x",))
 
 
 @case(f32={"dtype": "f32"}, s32={"dtype": "s32"}, f16={"dtype": "f16"}, bf16={"dtype": "bf16"})
@@ -305,7 +289,7 @@ def layer_norm(c, dtype):
 def attention(c, causal):
     """One head: products by wgmma, probabilities stay in registers, a running softmax over two blocks of keys."""
     m, n, block, d = 64, 128, 64, 64
-    q, k, v = (c.input(x, "f16", (rows, d), integers(s, -2, 2)) for x, rows, s in (("q", m, 1), ("k", n, 2), ("v", n, 3)))  # fmt: skip
+    q, k, v = (c.input(x, "f16", (r, d), integers(s, -2, 2)) for x, r, s in (("q", m, 1), ("k", n, 2), ("v", n, 3)))
     scores = q.values @ k.values.T / 8
     if causal:
         scores[np.arange(n) > np.arange(m)[:, None] + 64] = -np.inf

@@ -18,6 +18,7 @@ os.environ.setdefault("JAX_SKIP_CUDA_CONSTRAINTS_CHECK", "1")
 
 import jax
 import jax.numpy as jnp
+from case import integers
 from jax.experimental import topologies
 from jax.experimental.pallas import mosaic_gpu as plgpu
 
@@ -26,7 +27,8 @@ from smalti.run.capture import Captured
 from smalti.run.launch import Buffer, Launch, MapOf, Pointer, Struct
 
 DTYPES = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "e4m3": "float8_e4m3fn", "e5m2": "float8_e5m2",
-          "s8": "int8", "s32": "int32", "u8": "uint8", "e2m1": "float4_e2m1fn", "ue8m0": "float8_e8m0fnu"}  # fmt: skip
+          "s8": "int8", "s32": "int32", "u32": "uint32", "u8": "uint8", "e2m1": "float4_e2m1fn",
+          "ue8m0": "float8_e8m0fnu"}  # fmt: skip
 CHIPS = {"sm_90a": (9, "NVIDIA H100", 132), "sm_100a": (10, "NVIDIA B200", 148)}
 
 # What mosaic_gpu_init_tma_desc calls element types: type of the map, bits of an element.
@@ -81,6 +83,32 @@ def tiled(shape, dtype, swizzle=128, **options):
     bits = 4 if dtype == "float4_e2m1fn" else jnp.dtype(dtype).itemsize * 8
     transforms = (plgpu.TilingTransform((8, swizzle * 8 // bits)), plgpu.SwizzleTransform(swizzle))
     return plgpu.SMEM(shape, getattr(jnp, dtype), transforms=transforms, **options)
+
+
+def leave(value, staged, out):
+    """A tile of registers to global memory, by way of shared memory."""
+    staged[...] = value
+    plgpu.commit_smem()
+    plgpu.copy_smem_to_gmem(staged, out)
+    plgpu.wait_smem_to_gmem(0)
+
+
+def product(c, dtype, m, n, k, *, transposed=False):
+    """Operands a [m, k], b [n, k] (transposed: [k, n]) and the exact product d."""
+    top = 100 if dtype == "s8" else 3
+    a = c.input("a", dtype, (m, k), integers(1, -top, top))
+    b = c.input("b", dtype, (k, n) if transposed else (n, k), integers(2, -top, top))
+    kind = "s32" if dtype == "s8" else "f32"
+    return a, b, c.output("d", kind, a.values @ (b.values if transposed else b.values.T)), kind
+
+
+def finish(acc, sd, d):
+    """The accumulator to global memory, by way of registers and shared memory."""
+    sd[...] = plgpu.async_load_tmem(acc)
+    plgpu.wait_load_tmem()  # before the kernel's end frees the accumulator
+    plgpu.commit_smem()
+    plgpu.copy_smem_to_gmem(sd, d)
+    plgpu.wait_smem_to_gmem(0)
 
 
 def seen(operand: Any) -> tuple[tuple[int, ...], Any]:

@@ -6,7 +6,7 @@ from case import case, integers
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
-from jax_launch import DTYPES, launch, tiled
+from jax_launch import DTYPES, finish, launch, tiled
 
 
 @case()
@@ -57,15 +57,6 @@ def wgmma(c, dtype):
     scratch = [tiled((stages, m, bk), DTYPES[dtype]), tiled((stages, n, bk), DTYPES[dtype]),
                plgpu.SMEM((m, n), getattr(jnp, DTYPES[kind])), bars]  # fmt: skip
     launch(c, body, [d], [a, b], scratch_types=scratch)
-
-
-def finish(acc, sd, d):
-    """The accumulator to global memory, by way of registers and shared memory."""
-    sd[...] = plgpu.async_load_tmem(acc)
-    plgpu.wait_load_tmem()  # before the kernel's end frees the accumulator
-    plgpu.commit_smem()
-    plgpu.copy_smem_to_gmem(sd, d)
-    plgpu.wait_smem_to_gmem(0)
 
 
 @case("sm_100a", **{t: {"dtype": t} for t in ("f16", "bf16", "e4m3", "s8")}, swizzle={"dtype": "f16", "swizzle": 64})
