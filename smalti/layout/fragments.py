@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from functools import cache
 
 from smalti.errors import SmaltiError, error
+from smalti.layout.boundary import checked
 from smalti.layout.linear import Layout
 
 __all__ = [
@@ -58,6 +59,7 @@ _WARPGROUP: Digits = [(8, {"row": 1}), (4, {"row": 16})]
 _ROW8: Digits = [(2, {"row": 8})]
 
 
+@checked
 @cache
 def wgmma_d(n: int, bits: int = 32) -> Layout:
     """Accumulator of m64nNk*: `thread` 128, `register`, `part` -> `row`, `column`.
@@ -69,6 +71,7 @@ def wgmma_d(n: int, bits: int = 32) -> Layout:
     return _accumulator("thread", _WARPGROUP, [*_ROW8, (n // 8, {"column": 8})], bits)
 
 
+@checked
 @cache
 def wgmma_a(bits: int) -> Layout:
     """A of wgmma in registers: `thread` 128, `register` 4, `part` 32/bits -> `row`, `k`.
@@ -80,6 +83,7 @@ def wgmma_a(bits: int) -> Layout:
     return _operand("thread", _WARPGROUP, [*_ROW8, (2, {"k": 128 // bits})], bits, "row")
 
 
+@checked
 @cache
 def wgmma_metadata(bits: int) -> Layout:
     """Metadata of wgmma.sp: `row` 64, `chunk`, `selector` -> `thread`, `bit` (lowest of the chunk's four).
@@ -118,6 +122,7 @@ def _check_mma(m: int, k: int, bits: int) -> int:
     return k // 4 // max(32 // bits, 1)
 
 
+@checked
 @cache
 def mma_a(k: int, bits: int, m: int = 16) -> Layout:
     """A of mma.sync.m<m>n8k<k>: `lane` 32, `register`, `part` -> `row`, `k`.
@@ -129,6 +134,7 @@ def mma_a(k: int, bits: int, m: int = 16) -> Layout:
     return _operand("lane", _WARP, (_ROW8 if m == 16 else []) + along, bits, "row")
 
 
+@checked
 @cache
 def mma_b(k: int, bits: int, m: int = 16) -> Layout:
     """B of mma.sync.m<m>n8k<k>: `lane` 32, `register`, `part` -> `column`, `k`.
@@ -143,6 +149,7 @@ def mma_b(k: int, bits: int, m: int = 16) -> Layout:
     return _operand("lane", [(8, {"column": 1})], [(along, {"k": 4 * max(32 // bits, 1)})], bits, "column")
 
 
+@checked
 @cache
 def mma_d(bits: int = 32, m: int = 16) -> Layout:
     """C and D of mma.sync.m<m>n8: `lane` 32, `register`, `part` -> `row`, `column`.
@@ -162,9 +169,19 @@ for _shape, _chunks, _selector in (
 ):
     for _key in _shape:
         _MMA_METADATA[_key] = ([(8, {"lane": 4}), (2, {"bit": 16})], _chunks, _selector)
-_MMA_METADATA[64, 8] = ([(8, {"lane": 4}), (2, {"lane": 1})], [(8, {"bit": 4}), (2, {"lane": 2})], [])
+_MMA_METADATA[32, 8] = _MMA_METADATA[64, 4] = (
+    [(8, {"lane": 4}), (2, {"lane": 1})],
+    [(8, {"bit": 4})],
+    [(2, {"lane": 2})],
+)
+_MMA_METADATA[64, 8] = _MMA_METADATA[128, 4] = (
+    [(8, {"lane": 4}), (2, {"lane": 1})],
+    [(8, {"bit": 4}), (2, {"lane": 2})],
+    [],
+)
 
 
+@checked
 @cache
 def mma_metadata(k: int, bits: int) -> Layout:
     """Metadata of mma.sp.m16n8k<k> (the instruction's k): `row` 16, `chunk`, `selector` -> `lane`, `bit`.
@@ -218,6 +235,7 @@ def _transfer(name: str, shapes: tuple[str, ...], shape: str, count: int, trans:
     return Layout(inputs, ["line", "element"])
 
 
+@checked
 @cache
 def ldmatrix(count: int, trans: bool = False, shape: str = "m8n8") -> Layout:
     """ldmatrix.<shape>.x<count>: `lane` 32, `register`, `part` -> `line`, `element`.
@@ -229,6 +247,7 @@ def ldmatrix(count: int, trans: bool = False, shape: str = "m8n8") -> Layout:
     return _transfer("ldmatrix", ("m8n8", "m8n16", "m16n16"), shape, count, trans)
 
 
+@checked
 @cache
 def stmatrix(count: int, trans: bool = False, shape: str = "m8n8") -> Layout:
     """stmatrix.<shape>.x<count>, as `ldmatrix`; the 8-bit shape is m16n8 .trans. Errors: SML0430."""

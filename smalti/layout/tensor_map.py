@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from smalti.errors import error
+from smalti.layout.boundary import whole
 
 BYTES = 128
 ALIGNMENT = 64  # PTX ISA 5.5: alignment of the map itself
@@ -86,6 +87,7 @@ class TensorMap:
     element_stride  step in each dimension, () for ones
     lower, upper    im2col corners, width first; channels, pixels: per pixel, per column (mode "im2col*")
 
+    Errors: SML0406 for other than tuples of whole numbers; `check` judges the values.
     Source: PTX ISA 5.5; CUDA driver API, cuTensorMapEncodeTiled, -Im2col, -Im2colWide.
     """
 
@@ -106,6 +108,15 @@ class TensorMap:
     pixels: int = 0
 
     def __post_init__(self) -> None:
+        for field in ("size", "stride", "box", "element_stride", "lower", "upper"):
+            values = getattr(self, field)
+            if not isinstance(values, tuple):
+                wanted = "a tuple of whole numbers"
+                raise error("SML0406", function="TensorMap", name=field, value=repr(values)[:80], wanted=wanted)
+            exact = tuple(whole("TensorMap", f"{field}[{d}]", value) for d, value in enumerate(values))
+            object.__setattr__(self, field, exact)
+        for field in ("address", "channels", "pixels"):
+            object.__setattr__(self, field, whole("TensorMap", field, getattr(self, field)))
         if not self.element_stride:
             object.__setattr__(self, "element_stride", (1,) * len(self.size))
 
@@ -124,19 +135,27 @@ class TensorMap:
     @property
     def transfer(self) -> tuple[int, ...]:
         """Elements that one copy moves in each dimension: ceil(box / element_stride), except that dimension 0
-        has no stride without interleave. For im2col: (channels, pixels)."""
+        has no stride. For im2col: (channels, pixels). Interleaved maps count slices of 16 or 32 bytes in dimension 0
+        and move one slice of channels, the last dimension but one, whatever its box (recordings "tma interleave")."""
         if not self.tiled:
             return (self.channels, self.pixels)
-        first = 1 if self.interleave == "none" else 0
-        return tuple(
-            b if d < first else -(-b // s) for d, (b, s) in enumerate(zip(self.box, self.element_stride, strict=True))
-        )
+        counts = [
+            b if d < 1 else -(-b // s) for d, (b, s) in enumerate(zip(self.box, self.element_stride, strict=True))
+        ]
+        if self.interleave != "none":
+            counts[-2] = 1
+        return tuple(counts)
+
+    @property
+    def grain(self) -> int:
+        """Bits in global memory from one index of dimension 0 to the next."""
+        return {"none": self.element.bits, "16B": 128, "32B": 256}[self.interleave]
 
     @property
     def row_bytes(self) -> int:
         """Bytes of one innermost row in shared memory, gaps of padded types included."""
         if self.interleave != "none":
-            return self.transfer[0] * (16 if self.interleave == "16B" else 32)
+            return self.transfer[0] * self.grain // 8
         return self.transfer[0] * self.element.shared_bits // 8
 
     @property
@@ -151,13 +170,14 @@ class TensorMap:
 
     @property
     def row_pitch(self) -> int:
-        """Bytes from row to row in shared memory: the swizzle span where there is one (H200, E11)."""
-        return SWIZZLES[self.swizzle].span or self.row_bytes
+        """Bytes from row to row in shared memory: the swizzle span where there is one (H200, E11). Interleaved boxes
+        are packed (recordings "tma interleave")."""
+        return (SWIZZLES[self.swizzle].span if self.interleave == "none" else 0) or self.row_bytes
 
     @property
     def extent(self) -> int:
         """Bytes from `address` to the end of the last element."""
-        last = (self.size[0] * self.element.bits + 7) // 8
+        last = (self.size[0] * self.grain + 7) // 8
         return last + sum((n - 1) * s for n, s in zip(self.size[1:], self.stride, strict=True))
 
     def at(self, address: int) -> TensorMap:
@@ -211,7 +231,7 @@ def _names(m: TensorMap) -> None:
         ("l2_promotion", m.l2_promotion, L2_PROMOTIONS),
         ("mode", m.mode, MODES),
     ):
-        if value not in allowed:
+        if not isinstance(value, str) or value not in allowed:
             raise error("SML0130", field=field, value=value, allowed=", ".join(allowed))
 
 
@@ -254,9 +274,10 @@ def _box(m: TensorMap) -> None:
         if not 1 <= b <= 256:
             raise error("SML0135", dimension=d, box=b)
     unit = 128 // m.element.shared_bits
-    if m.interleave == "none" and m.box[0] % unit:
+    if m.box[0] % unit:  # interleaved maps, too, as the driver counts them (recordings "tma interleave")
         inner = m.box[0] * m.element.shared_bits / 8
-        raise error("SML0136", box=m.box[0], type=m.type, bytes=f"{inner:g}", nearest=-(-m.box[0] // unit) * unit)
+        nearest = 128 if m.type in PADDED else -(-m.box[0] // unit) * unit  # the only one that they have
+        raise error("SML0136", box=m.box[0], type=m.type, bytes=f"{inner:g}", nearest=nearest)
 
 
 def _span(m: TensorMap) -> None:

@@ -97,13 +97,14 @@ def _from_float(
     bits: Array, of: Format, to: Format, rounding: str | None, sat: bool, satfinite: bool, relu: bool, ftz: bool,
     random: Array | None,
 ) -> Array:  # fmt: skip
-    if ftz and of.name == "f32":
+    if ftz and of.name == "f32" and to.name != "f16":  # to f16 nothing is flushed (recording "cvt.rm.ftz.f16.f32")
         bits = _flushed(bits)
+    if (of.name, to.name, rounding, sat, ftz) == ("f32", "f32", None, False, False):
+        return bits  # a move: NaN payloads stay (recording "cvt.f32.f32")
     if to.name == "tf32" and rounding == "rna":
         return _tf32_away(bits, satfinite)
-    if (of.name, to.name) == ("bf16", "f32") and rounding is None:  # a shift, NaN payloads included (measured, E17)
-        wide = bits.astype(np.uint32) << np.uint32(16)
-        return _flushed(wide) if ftz else wide
+    if (of.name, to.name) == ("bf16", "f32") and not ftz:  # a shift, NaN payloads included (measured, E17), but
+        return bits.astype(np.uint32) << np.uint32(16)  # for .ftz (recordings "cvt.rz.f32.bf16", "cvt.ftz.f32.bf16")
     if (of.name, to.name, rounding, sat) == ("f32", "bf16", "rn", False):
         return _limit(_bf16_nearest(bits), to, satfinite, relu)
     values = formats.decode(bits, of.name)

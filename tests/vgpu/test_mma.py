@@ -306,14 +306,54 @@ def _others(k: Kernel) -> Any:
     return Guard(k.first, True)
 
 
-def test_forms_that_are_not_modelled_say_so() -> None:
+@pytest.mark.parametrize("alayout,blayout", [("row", "col"), ("col", "row"), ("row", "row"), ("col", "col")])
+@pytest.mark.parametrize("d,c", [("f32", "f32"), ("f16", "f16"), ("f32", "f16")])
+def test_four_small_products(alayout: str, blayout: str, d: str, c: str) -> None:
+    """m8n8k4: each pair of quads has a product of its own; small integers, every place another one (PTX 9.7.14.5.1)."""
+    numbers = np.arange(4)[:, None, None]
+    a = (numbers + 2 * np.arange(8)[:, None] - 3 * np.arange(4)) % 7 - 3
+    b = (3 * numbers + np.arange(4)[:, None] + 5 * np.arange(8)) % 5 - 2
+    start = 16 * numbers + 8 * np.arange(8)[:, None] - np.arange(8)
+    want = a @ b + start
+    words: dict[str, np.ndarray] = {}
+    held = {"a": (a, np.float16), "b": (b, np.float16), "c": (start, np.float32 if c == "f32" else np.float16)}
+    for name, (matrix, type_) in held.items():
+        out = np.empty((32, 4 if name in "ab" else 8), type_)
+        for lane, i in np.ndindex(out.shape):
+            out[lane, i] = matrix[
+                _small_place(name, lane, i, alayout if name == "a" else blayout if name == "b" else c)
+            ]
+        words[name] = out.view(np.uint32)
     k = Kernel(32)
-    f = [k.value("mov.b32", 0) for _ in range(4)]
-    c = [k.value("mov.f32", 0.0) for _ in range(8)]
-    k.emit("mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32", k.regs("f32", 8), f[:2], f[2:], c)
-    with pytest.raises(SmaltiError) as caught:
-        k.run()
-    assert caught.value.code == "SML0823"
+    registers = {}
+    for name, given in words.items():
+        buffer = k.buffer(name, np.ascontiguousarray(given))
+        registers[name] = k.regs("b32", given.shape[1])
+        address = k.element(buffer, k.tid, 4 * given.shape[1])
+        for i, r in enumerate(registers[name]):
+            k.emit("ld.global.b32", r, k.b.address(address.base, 4 * i))
+    count = 8 if d == "f32" else 4
+    result, target = k.regs("b32", count), k.buffer("out", np.zeros((32, count), np.uint32))
+    opcode = f"mma.sync.aligned.m8n8k4.{alayout}.{blayout}.{d}.f16.f16.{c}"
+    k.emit(opcode, result, registers["a"], registers["b"], registers["c"])
+    address = k.element(target, k.tid, 4 * count)
+    for i, r in enumerate(result):
+        k.emit("st.global.b32", k.b.address(address.base, 4 * i), r)
+    got = k.run()["out"].view(np.float32 if d == "f32" else np.float16)
+    for lane, i in np.ndindex(got.shape):
+        assert got[lane, i] == want[_small_place("d", lane, i, d)], (lane, i)
+
+
+def _small_place(fragment: str, lane: int, i: int, layout: str) -> tuple[int, int, int]:
+    """Quad pair, row and column (B: k and column) of element i, from the tables of PTX 9.7.14.5.1."""
+    pair, high = lane // 4 % 4, 4 if lane >= 16 else 0
+    if fragment == "a":
+        return (pair, lane % 4 + high, i) if layout == "row" else (pair, i % 4 + high, lane % 4)
+    if fragment == "b":
+        return (pair, lane % 4, i + high) if layout == "row" else (pair, i, lane % 4 + high)
+    if layout == "f16":
+        return pair, lane % 4 + high, i
+    return pair, (lane & 1) + (i & 2) + high, (i & 4) + (lane & 2) + (i & 1)
 
 
 def test_lanes_that_skip_are_refused() -> None:

@@ -68,7 +68,9 @@ def _scalar(context: Context, step: Step) -> Operation:
         words = np.asarray(a(g))
         out = cvt(dtype, atype, words, rounding, **flags)
         if own_nan and np.count_nonzero(bad := is_nan(words, atype)):
-            given = np.where(bad, words.dtype.type(NAN[atype]), words) if flags["ftz"] else words
+            # of f32, .ftz makes the NaN canonical first; f64 sources keep theirs (recording "cvt.rn.ftz.f32.f64")
+            canonical = flags["ftz"] and atype == "f32"
+            given = np.where(bad, words.dtype.type(NAN[atype]), words) if canonical else words
             out = np.where(bad, converted_nan(given, atype, dtype), out)
         put(g, out)
 

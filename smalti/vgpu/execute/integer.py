@@ -312,7 +312,7 @@ def count(context: Context, step: Step) -> Operation:
         magnitude = np.where(a < 0, ~a, a) if a.dtype.kind == "i" else a
         length = bit_length(magnitude.view(UNSIGNED[bits]))
         at = bits - length if "shiftamt" in step.form else length - 1
-        return np.where(length == 0, 0xFFFFFFFF, at).astype(np.uint32)
+        return np.where(length == 0, -1, at).astype(np.int32).view(np.uint32)
 
     functions: dict[str, Callable[[Array], Array]] = {
         "popc": popcount, "clz": lambda a: bits - bit_length(a), "bfind": find, "brev": bit_reverse,

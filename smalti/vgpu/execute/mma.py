@@ -26,10 +26,10 @@ from smalti.vgpu.warp import WARP, Gang, Wait
 Array = npt.NDArray[Any]
 Bools = npt.NDArray[np.bool_]
 _KINDS = {"e4m3": "fp8", "e5m2": "fp8", "s8": "int8", "u8": "int8", "s4": "int4", "u4": "int4"}
-_NOT_MODELLED = ("f8f6f4", "mxf4", "mxf4nvf4", "mxf8f6f4", "m8n8k4")  # row names, behind "mma." or "mma.sp."
+_NOT_MODELLED = ("f8f6f4", "mxf4", "mxf4nvf4", "mxf8f6f4")  # row names, behind "mma." or "mma.sp."
 
 
-def _whole_warps(context: Context, step: Step, work: Callable[[Gang], None]) -> Operation:
+def whole_warps(context: Context, step: Step, work: Callable[[Gang], None]) -> Operation:
     """An .aligned instruction: bring each warp together, then do the work for the gang."""
     lanes = executing(context, step)
     guarded = step.instruction.guard is not None
@@ -64,7 +64,7 @@ def _bits(format_: str) -> int:
     return 32 if format_ == "tf32" else FORMATS[format_].bits
 
 
-@executor("mma", "mma.sp", "mma.m8n8k4", undefined=True, own_guard=True)
+@executor("mma", "mma.sp", undefined=True, own_guard=True)
 def _mma(context: Context, step: Step) -> Operation:
     form = step.form
     name = form.row.name.removeprefix("mma.")
@@ -124,7 +124,7 @@ def _mma(context: Context, step: Step) -> Operation:
                 bad |= lines[:, None]
         return bad
 
-    return _whole_warps(context, step, lambda g: _each(g, one))
+    return whole_warps(context, step, lambda g: _each(g, one))
 
 
 def _each(g: Gang, one: Callable[[Gang, int], None]) -> None:
@@ -215,7 +215,7 @@ def _ldmatrix(context: Context, step: Step) -> Operation:
             if g.cta.undefined or bad is not None:
                 target.set_undefined(g.cta, w.index * WARP, WARP, None if bad is None else bad[i].T)
 
-    return _whole_warps(context, step, work)
+    return whole_warps(context, step, work)
 
 
 @executor("stmatrix", "stmatrix.b8", undefined=True, own_guard=True)
@@ -243,7 +243,7 @@ def _stmatrix(context: Context, step: Step) -> Operation:
             g, g.cta, space or "generic", where, 16, rows.reshape(-1, 128 // bits), lanes, flat
         )  # fmt: skip
 
-    return _whole_warps(context, step, work)
+    return whole_warps(context, step, work)
 
 
 @executor("movmatrix", undefined=True, own_guard=True)
@@ -267,4 +267,4 @@ def _movmatrix(context: Context, step: Step) -> Operation:
                 bad = spots[element, line].any(axis=2).T
             target.set_undefined(g.cta, lo, WARP, bad)
 
-    return _whole_warps(context, step, lambda g: _each(g, one))
+    return whole_warps(context, step, lambda g: _each(g, one))

@@ -394,7 +394,7 @@ class Tensor:
         g, loc = t.g, self.step.loc
         bits = m.element.bits
         unit = 128 if m.type in PADDED else 128 // bits
-        if at[0] % unit:
+        if at[0] % unit and m.interleave == "none":
             raise error(
                 "SML0820", at=loc, value=at[0], map=self._name(t), type=m.type, unit=unit, nearest=at[0] // unit * unit,
                 opcode=self.step.opcode, who=g.who(),
@@ -417,8 +417,8 @@ class Tensor:
         loc, opcode = self.step.loc, self.step.opcode
         four = self.mode.endswith("4")
         missing = ""
-        if m.interleave != "none":
-            missing = f"interleave {m.interleave}"
+        if m.interleave != "none" and not (m.tiled and self.mode == "tile"):
+            missing = f"interleave {m.interleave} in mode {self.mode}"
         elif m.swizzle not in SWIZZLES:
             missing = f"swizzle {m.swizzle}"
         elif self.mode.startswith("im2col::w"):
