@@ -15,8 +15,6 @@ from urllib.parse import quote
 from smalti.explain import families
 from smalti.explain.record import Answer, Match, Page
 
-AROUND = 16  # source lines shown on each side of a raise
-
 
 def esc(text: object) -> str:
     """Text for HTML, attributes included."""
@@ -38,8 +36,8 @@ def frame(title: str, body: str, up: str = "") -> str:
     )
 
 
-def page(one: Page, source: list[str], up: str = "../") -> str:
-    """The document of one page; `source` are the lines of its file, or nothing."""
+def page(one: Page, up: str = "../") -> str:
+    """The document of one page."""
     parts = [
         f'<p class="tags">{esc(one.origin)} · {esc(one.kind)} · {esc(one.type)} · '
         f'<a href="{up}families.html#{esc(one.family)}">{esc(one.family)}</a></p>',
@@ -60,11 +58,11 @@ def page(one: Page, source: list[str], up: str = "../") -> str:
         )
     parts.append(_reach(one.entries))
     parts.append(_guard(one))
-    parts.append(_source(one, source))
-    if one.kind in ("own", "known"):
+    parts.append(_source(one))
+    if one.trigger != f"`{one.guard.get('1')}`":
         parts.append(_text("When it is raised", one.trigger))
     parts += [_list("Situations", one.situations, "ul"), _list("Solutions", one.solutions, "ol")]
-    parts.append(_example(one))
+    parts += [_example(one), _background(one, up)]
     if one.tests:
         rows = "".join(f"<li><code>{esc(t['file'])}:{t['line']}</code> {esc(t['test'])}</li>" for t in one.tests)
         parts.append(f"<h2>Upstream tests that expect it</h2><ul>{rows}</ul>")
@@ -121,7 +119,7 @@ def _reach(entries: list[dict[str, Any]]) -> str:
     return f"<h2>Reachability</h2><ul>{''.join(rows)}</ul>" if rows else ""
 
 
-def _source(one: Page, source: list[str]) -> str:
+def _source(one: Page) -> str:
     if not one.path:
         return ""
     place = f"{one.path}:{one.line}" if one.line else one.path
@@ -129,19 +127,18 @@ def _source(one: Page, source: list[str]) -> str:
     head = (
         f"<h2>Source</h2><p>Raised at <code>{esc(place)}</code> in <code>{esc(one.function)}</code>{esc(version)}.</p>"
     )
-    if not source or not one.line or one.line > len(source):
-        return head
-    first = max(1, one.line - AROUND)
     rows = []
-    for number in range(first, min(len(source), one.line + AROUND) + 1):
-        text = f"{number:>5}  {esc(source[number - 1])}"
+    for number, line in one.excerpt:
+        text = f"{number:>5}  {esc(line)}"
         rows.append(f'<span class="at" aria-label="raised here">{text}</span>' if number == one.line else text)
-    return f'{head}<pre tabindex="0">{chr(10).join(rows)}</pre>'
+    return f'{head}<pre tabindex="0">{chr(10).join(rows)}</pre>' if rows else head
 
 
 def _example(one: Page) -> str:
     if not one.failing:
         return ""
+    if not one.mended:
+        return f'<h2>Example that raises it</h2><pre tabindex="0">{esc(one.failing)}</pre>'
     lines = difflib.ndiff(one.failing.splitlines(), one.mended.splitlines())
     rows = []
     for line in lines:
@@ -150,6 +147,16 @@ def _example(one: Page) -> str:
         kind = {"-": "out", "+": "in"}.get(line[0])
         rows.append(f'<span class="{kind}">{esc(line)}</span>' if kind else esc(line))
     return f'<h2>Example: fails (-), works (+)</h2><pre tabindex="0">{chr(10).join(rows)}</pre>'
+
+
+def _background(one: Page, up: str) -> str:
+    family = families.table().get(one.family)
+    if family is None:
+        return ""
+    return (
+        f'<h2>This kind of failure</h2><p><a href="{up}families.html#{esc(one.family)}">{esc(family["title"])}</a>. '
+        f"{esc(family['what'])} {esc(family['out'])}</p>"
+    )
 
 
 def _proofs(one: Page) -> str:

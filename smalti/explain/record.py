@@ -42,6 +42,7 @@ class Page:
     function: str = ""
     path: str = ""
     line: int = 0
+    excerpt: list[tuple[int, str]] = field(default_factory=list)  # numbered source lines around the raise
     version: str = ""
     commit: str = ""
     entries: list[dict[str, Any]] = field(default_factory=list)

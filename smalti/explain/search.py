@@ -20,6 +20,8 @@ MATCHER = 1
 ENOUGH = 10  # literal letters and digits from which a full match of the text counts as strong
 CLOSE = 0.45  # share of common words from which a page is offered as similar
 MOST = 8
+RELATED = 6
+AROUND = 16  # source lines shown on each side of a raise
 FAULT_TEXT = 200_000  # characters of a log that are searched for faults
 PLACES = 40  # of one text
 _CODE = re.compile(r"SML\d{4}")
@@ -64,7 +66,7 @@ def page_of(record: dict[str, Any], store: Store) -> Page:
         family=record["family"], guard=record["guard"], module=record["module"], function=record["function"],
         path=record["path"], line=record["line"], version=store.version, commit=store.meta.get("commit", ""),
         entries=record["entries"], tests=record.get("tests", []), status=record["status"],
-        related=store.neighbours(record), also=store.aliases(record["id"]),
+        also=store.aliases(record["id"]),
         executed=record.get("executed", []),
     )  # fmt: skip
     made = store.meta.get("made", "")
@@ -76,10 +78,33 @@ def page_of(record: dict[str, Any], store: Store) -> Page:
     for test in page.tests:
         page.proofs.append(Proof(f"an upstream test expects it: {test['file']}:{test['line']}", "upstream test", made))
     for run in page.executed:
-        page.proofs.append(Proof(f"`{run['trigger']}` raised it", "executed", run.get("when", "")))
+        how = f"executed ({run['level']})" if run.get("level") else "executed"
+        page.proofs.append(Proof(f"`{run['trigger']}` raised it", how, run.get("when", "")))
+    shown = max(page.executed, key=lambda run: (bool(run.get("mended")), bool(run.get("source"))), default={})
+    page.failing, page.mended = shown.get("source", ""), shown.get("mended", "")
     row = shipped.refusal_of(record["path"], record["function"], record["message"])
     if row is not None:
         shipped.enrich(page, row)
+    return page
+
+
+def complete(page: Page, store: Store, lines: list[str] | None = None) -> Page:
+    """The page of an indexed site with the source around its raise and with related pages."""
+    lines = store.source(page.path) if lines is None else lines
+    if page.line and page.line <= len(lines):
+        first = max(1, page.line - AROUND)
+        page.excerpt = list(enumerate(lines[first - 1 : page.line + AROUND], first))
+    record = {name: getattr(page, name) for name in ("id", "path", "function", "family", "line")}
+    near = {site: (message, 0.3) for site, message in store.neighbours(record, 12)}
+    for site, message in store.wordings(words(skeleton(page.message)), 40):
+        near.setdefault(site, (message, 0.0))
+    text = skeleton(page.message)
+    scored = sorted((-likeness(skeleton(m), text) - bonus, m, site) for site, (m, bonus) in near.items())
+    best: dict[str, str] = {}
+    for _, message, site in scored:
+        if site != page.id and skeleton(message) != text:
+            best.setdefault(skeleton(message), site)
+    page.related = [(site, message) for message, site in list(best.items())[:RELATED]]
     return page
 
 
@@ -103,19 +128,23 @@ def _identifier(identifier: str, stores: list[Store]) -> Answer:
             answer.matches.append(Match(page_of(record, store), "sure", [reason]))
     shipped_pages = [shipped.known_page(identifier)] if identifier in shipped.known_messages() else []
     for page in [*shipped_pages, *[page for page, _ in shipped.fault_pages() if page.id == identifier]]:
-        answer.matches += _indexed(page, stores) or [Match(page, "sure", ["the id itself"])]
+        found = indexed(page, stores) if page.kind == "known" else None
+        reason = "the id itself" if found is None else "known by this id in another catalogue"
+        answer.matches.append(Match(found or page, "sure", [reason]))
     return _settled(answer)
 
 
-def _indexed(page: Page, stores: list[Store]) -> list[Match]:
-    """The indexed sites of a known refusal."""
-    found = []
+def indexed(page: Page, stores: list[Store]) -> Page | None:
+    """The page of the indexed site that a known refusal is, with its source; None where no index has it."""
     for store in stores:
         for site, template in store.wordings(words(skeleton(page.message)), 60):
             record = store.row(site) if skeleton(template) == skeleton(page.message) else None
-            if record is not None and page.path.rsplit("/", 1)[-1] == record["path"].rsplit("/", 1)[-1]:
-                found.append(Match(page_of(record, store), "sure", ["known by this id in another catalogue"]))
-    return found
+            if record is None or not record["path"].endswith(page.path):
+                continue
+            found = page_of(record, store)
+            if any(other == page.id for other, _ in found.also) or record["function"] in page.function.split(", "):
+                return complete(found, store)
+    return None
 
 
 def _exception(raised: BaseException, stores: list[Store]) -> Answer:

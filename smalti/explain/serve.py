@@ -20,7 +20,7 @@ from starlette.routing import Route
 from smalti.errors import SmaltiError
 from smalti.explain import families, openapi, pages, shipped
 from smalti.explain.record import Page
-from smalti.explain.search import find, page_of
+from smalti.explain.search import complete, find, indexed, page_of
 from smalti.explain.site import IDENTIFIER, asset
 from smalti.explain.store import Store
 from smalti.explain.template import words
@@ -45,13 +45,13 @@ class Reference:
         self.shipped = {**self.own, **{p.id: p for p, _ in shipped.fault_pages()}}
         self.shipped.update({p.id: p for p in shipped.known_pages()})
 
-    def page(self, identifier: str) -> tuple[Page, list[str]] | None:
+    def page(self, identifier: str) -> Page | None:
         with self.lock:
-            if identifier in self.shipped:
-                return self.shipped[identifier], []
+            if (shipped_page := self.shipped.get(identifier)) is not None:
+                return (indexed(shipped_page, self.stores) if shipped_page.kind == "known" else None) or shipped_page
             for store in self.stores:
                 if (record := store.row(identifier)) is not None:
-                    return page_of(record, store), store.source(record["path"])
+                    return complete(page_of(record, store), store)
         return None
 
     def search(self, query: dict[str, str], limit: int, offset: int) -> list[Page]:
@@ -116,7 +116,7 @@ def application(stores: list[Store], allow_origin: str = "") -> Starlette:
         found = await run_in_threadpool(reference.page, identifier) if IDENTIFIER.match(identifier) else None
         if found is None:
             return as_json(request, {"error": "no such id"}, 404)
-        return as_json(request, found[0].as_json())
+        return as_json(request, found.as_json())
 
     async def api_search(request: Request) -> Response:
         query = {k: v[:2000] for k, v in request.query_params.items()}
@@ -145,7 +145,7 @@ def application(stores: list[Store], allow_origin: str = "") -> Starlette:
     async def one_page(request: Request) -> Response:
         identifier = request.path_params["id"].removesuffix(".html")
         found = await run_in_threadpool(reference.page, identifier) if IDENTIFIER.match(identifier) else None
-        return missing(request) if found is None else as_page(request, pages.page(*found))
+        return missing(request) if found is None else as_page(request, pages.page(found))
 
     async def home(request: Request) -> Response:
         query = {k: v[:2000] for k, v in request.query_params.items()}

@@ -6,8 +6,10 @@ import re
 import textwrap
 from typing import Any
 
+from smalti.explain import families
 from smalti.explain.record import Answer, Match, Page
 
+NEAR = 4  # source lines shown on each side of a raise
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -106,8 +108,12 @@ def page(one: Page, width: int = 100, head: str = "") -> str:
     if one.path:
         place = f"{one.path}:{one.line}" if one.line else one.path
         blocks.append(f"Raised at\n  {place} in {one.function}" + (f" ({one.origin})" if one.line else ""))
+    if one.excerpt:
+        near = [(number, text) for number, text in one.excerpt if abs(number - one.line) <= NEAR]
+        rows = [f"  {'>' if number == one.line else ' '} {number:>5}  {text}" for number, text in near]
+        blocks.append("Source\n" + "\n".join(rows))
     blocks += [text for text in (_guard(one.guard), _reach(one.entries)) if text]
-    if one.kind == "own":
+    if one.trigger != f"`{one.guard.get('1')}`":
         _add(blocks, "When it is raised", one.trigger, width)
     _list(blocks, "How people meet it", one.situations, width)
     _list(blocks, "What to do", one.solutions, width)
@@ -121,6 +127,8 @@ def page(one: Page, width: int = 100, head: str = "") -> str:
             "Upstream tests that expect it\n"
             + "\n".join(f"  {t['file']}:{t['line']} {t['test']}" for t in one.tests[:4])
         )
+    if family := families.table().get(one.family):
+        _add(blocks, "This kind of failure", f"{family['title']}. {family['out']}", width)
     if one.related:
         blocks.append("Related\n" + "\n".join(f"  {i:<17} {t[:90]}" for i, t in one.related))
     proofs = "\n".join(f"  {p.statement}: {p.how}{f', {p.when}' if p.when else ''}" for p in one.proofs)

@@ -6,13 +6,14 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
 from smalti.errors import error
 from smalti.explain import openapi, pages, shipped
 from smalti.explain.record import Page
-from smalti.explain.search import page_of
+from smalti.explain.search import complete, indexed, page_of
 from smalti.explain.store import Store
 from smalti.explain.template import skeleton, words
 
@@ -32,7 +33,10 @@ def put(path: Path, text: str) -> None:
 
 
 def all_pages(stores: list[Store]) -> Iterator[tuple[Page, Store | None]]:
-    """Every page once: own codes, faults, indexed sites (the first store of an id wins), known refusals."""
+    """Every page once: own codes, faults, indexed sites (the first store of an id wins), known refusals.
+
+    A known refusal that is indexed is the indexed page under its other id.
+    """
     for page in shipped.own_pages():
         yield page, None
     for page, _ in shipped.fault_pages():
@@ -44,7 +48,9 @@ def all_pages(stores: list[Store]) -> Iterator[tuple[Page, Store | None]]:
                 seen.add(record["id"])
                 yield page_of(record, store), store
     for page in shipped.known_pages():
-        yield page, None
+        found = indexed(page, stores)
+        also = [] if found is None else [*found.also, (found.id, "the indexed site")]
+        yield (page if found is None else replace(found, id=page.id, also=also)), None
 
 
 def asset(name: str) -> str:
@@ -59,20 +65,21 @@ def export(directory: Path, stores: list[Store]) -> int:
     sources: dict[tuple[int, str], list[str]] = {}
     for page, store in all_pages(stores):
         assert IDENTIFIER.match(page.id), page.id
-        lines: list[str] = []
         if store is not None:
             key = (id(store), page.path)
             if key not in sources:
                 sources.clear()
                 sources[key] = store.source(page.path)
-            lines = sources[key]
-        put(directory / "errors" / f"{page.id}.html", pages.page(page, lines))
+            complete(page, store, sources[key])
+        put(directory / "errors" / f"{page.id}.html", pages.page(page))
         put(directory / "api" / "errors" / f"{page.id}.json", json.dumps(page.as_json()))
         counts[page.family] = counts.get(page.family, 0) + 1
         place = f"{page.path}:{page.line}" if page.line else page.path or page.origin
         text = " ".join(
             words(f"{page.id} {page.type} {skeleton(page.message)} {page.title} {page.function} {page.path}")
         )
+        if page.kind in ("raise", "assert") and store is None:  # listed under its own id
+            continue
         rows.append([page.id, page.type, (page.message or page.title)[:160], page.family, text[:400], place])
     for name in ("style.css", "search.js"):
         put(directory / "assets" / name, asset(name))
