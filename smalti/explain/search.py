@@ -129,8 +129,10 @@ def _identifier(identifier: str, stores: list[Store]) -> Answer:
     shipped_pages = [shipped.known_page(identifier)] if identifier in shipped.known_messages() else []
     for page in [*shipped_pages, *[page for page, _ in shipped.fault_pages() if page.id == identifier]]:
         found = indexed(page, stores) if page.kind == "known" else None
-        reason = "the id itself" if found is None else "known by this id in another catalogue"
-        answer.matches.append(Match(found or page, "sure", [reason]))
+        reasons = [text for other, text in page.also if other == identifier] or ["the id itself"]
+        if found is not None:
+            reasons.append(f"in {found.origin} at line {found.line}")
+        answer.matches.append(Match(found or page, "sure", reasons))
     return _settled(answer)
 
 

@@ -155,7 +155,8 @@ def enrich(page: Page, row: dict[str, Any]) -> None:
     page.proofs.append(Proof("meaning, verdict, solutions", f"hand-written, {evidence}", READ))
     if row.get("answer"):
         page.proofs.append(Proof("what Smalti does", "executed by Smalti's own tests", "with every change"))
-    page.also += [(other, "same refusal in another catalogue") for other in row.get("aliases", ())]
+    there = f"same refusal in another catalogue, there {row['alias_place']}" if row.get("aliases") else ""
+    page.also += [(other, there) for other in row.get("aliases", ())]
 
 
 def _general(verdict: str, guard: str) -> list[str]:

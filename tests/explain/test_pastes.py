@@ -222,3 +222,44 @@ def test_source_lines_are_read_in_every_form():
     assert plain.frames[-1].text == 'raise TypeError(f"x must be a list, got {type(x).__name__}")'
     (colab,) = exceptions(clean(COLAB))
     assert colab.frames[-1].text == plain.frames[-1].text
+
+
+SAMPLES = {
+    "bc41dabd60da7836": [
+        "A scale adress calculation for mutliple M tiles",
+        "NotImplementedError: scale address calculation, multiple M tiles",
+        "a scale address calculation for multiple m tiles!!",
+        "A scale address calc for multiple M tiles",
+    ],
+    "6586b591b816d18e": [
+        "a_scale must be TMEM Ref",
+        "ValueError: a_scale has to be a TMEM Ref",
+        "a_scale mst be a TEMM Ref",
+        "my kernel says a_scale must be a TMEM Ref, why?",
+    ],
+    "8631583c6363c1b2": [
+        "Unsuported WGMMA features with A in regs",
+        "WGMMA features with A in registers",
+        "unsupported wgmma feature A in registers",
+        "ValueError: Unsupported features of WGMMA with A in registers",
+    ],
+    "1602ec8d21704352": [
+        "Sparse meta layout load unsupported",
+        "sparse meta layout loads not supported",
+        "NotImplementedError: Sparse metadata layout loads unsupported.",
+        "Sparse meta layout loads unsuported",
+    ],
+}
+
+
+@pytest.mark.parametrize("identifier", SAMPLES)
+def test_samples_typed_from_memory(identifier):
+    for text in SAMPLES[identifier]:
+        best = find(text).matches[0]
+        assert best.page.id == identifier, text
+        assert best.page.smalti_example and len(best.page.solutions) >= 2 and best.page.situations
+
+
+def test_an_id_of_another_catalogue_says_where_it_was_there():
+    (found,) = find("6586b591b816d18e").matches
+    assert "line 2595 at commit 1e1c6a8fc0" in found.reasons[0]
