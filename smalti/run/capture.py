@@ -279,7 +279,8 @@ def _descriptor(name: str, value: Any, meta: Mapping[str, Any] | None, memories:
         yield _pointer(name, value.base, memories)
         yield from (Scalar("s64", n) for n in (*shape, *strides))
         yield Scalar("u8", int(value.padding == "nan"))
-        yield Scalar("u8", int(value.round_f32_to_tf32))
+        if hasattr(value, "round_f32_to_tf32"):  # newer versions of Triton
+            yield Scalar("u8", int(value.round_f32_to_tf32))
     else:
         yield MapOf(*_with_map(name, value, meta, shape, strides, memories))
     yield from (Scalar("s32", n) for n in shape)
@@ -292,7 +293,7 @@ def _with_map(
     buffer, offset = memories.pointer(name, value.base)
     sizes = [*shape[:-1], shape[-1] * 2] if meta["fp4_padded"] else shape
     plain = TensorMap(
-        "tf32" if value.round_f32_to_tf32 else _MAP_TYPES[meta["elem_type"]],
+        "tf32" if getattr(value, "round_f32_to_tf32", False) else _MAP_TYPES[meta["elem_type"]],
         tuple(reversed(sizes)),
         tuple(meta["elem_size"] * s for s in reversed(strides[:-1])),
         box=tuple(reversed(meta["block_size"])),

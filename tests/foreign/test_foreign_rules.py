@@ -92,6 +92,16 @@ def test_a_zero_column_mask_that_masks_nothing():
     assert codes(TILE, (pattern, r"tcgen05.mma.ws.cta_group::1.kind::f16 \1, 549755813888;")) == {"SML0874"}
 
 
+def test_a_commit_to_an_address_of_shared_memory():
+    """Triton up to 3.6 gives tcgen05.commit one without a state space, where a generic address belongs."""
+    spelled = r"(@%p\d+ )(tcgen05\.commit\.cta_group::1\.mbarrier::arrive::one)\.shared::cluster\.b64 \[(%r\d+)\];"
+    plain = r"{\n\t.reg .b64 far;\n\tcvt.u64.u32 far, \3;\n\t\1\2.b64 [far];\n\t}"
+    assert codes(TILE, (spelled, plain)) == set()
+    assert codes(TILE, (spelled, plain), strict=True) == codes(TILE, (spelled, plain), module=True) == {"SML0805"}
+    right = r"{\n\t.reg .b64 far;\n\tcvt.u64.u32 far, \3;\n\tcvta.shared.u64 far, far;\n\t\1\2.b64 [far];\n\t}"
+    assert codes(TILE, (spelled, right)) == set() and "SML0805" not in codes(TILE, (spelled, right), module=True)
+
+
 def test_unknown_instructions_come_all_in_one_error():
     """With their counts, and the nearest form that is known."""
     text = TILE.with_suffix(".ptx").read_text()

@@ -414,7 +414,11 @@ def _commit(context: Context, step: Step) -> Operation:
     group = _group(step)
 
     def issue(g: Gang, lane: int, warp: Warp, thread: Thread) -> TensorOp:
-        owner, offset = place(g, g.cta, space, _at(barrier(g), lane))
+        at = _at(barrier(g), lane)
+        # Without a state space the address is generic. Triton up to 3.6 gives one of shared memory all the same, and the
+        # hardware takes the low bits of either.
+        where = space or ("shared::cluster" if at >> 32 == 0 and _lenient(g) else "")
+        owner, offset = place(g, g.cta, where, at)
         targets: list[tuple[CTA, int]] = [(owner, offset)]
         if mask is not None:
             chosen = _at(mask(g), lane)
