@@ -8,12 +8,15 @@ from __future__ import annotations
 import difflib
 import html
 import os
+import re
 from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote
 
 from smalti.explain import families
 from smalti.explain.record import Answer, Match, Page
+
+_CODE = re.compile(r"`([^`]{1,300})`")
 
 
 def esc(text: object) -> str:
@@ -50,7 +53,8 @@ def page(one: Page, up: str = "../") -> str:
     if one.message:
         text = f"{esc(one.type)}: {esc(one.message)}"
         parts.append(f'<h2 id="message">Error message</h2><pre class="message" tabindex="0">{text}</pre>')
-    parts += [_text("What it means", one.meaning), _text("In Smalti", one.in_smalti, "answer")]
+    parts += [_text("What it means", one.meaning), _list("Solutions", one.solutions, "ol")]
+    parts.append(_text("In Smalti", one.in_smalti, "answer"))
     if one.smalti_example:
         parts.append(
             f'<details><summary>A program that does it, run by the tests</summary><pre tabindex="0">'
@@ -61,7 +65,7 @@ def page(one: Page, up: str = "../") -> str:
     parts.append(_source(one))
     if one.trigger != f"`{one.guard.get('1')}`":
         parts.append(_text("When it is raised", one.trigger))
-    parts += [_list("Situations", one.situations, "ul"), _list("Solutions", one.solutions, "ol")]
+    parts.append(_list("Situations", one.situations, "ul"))
     parts += [_example(one), _background(one, up)]
     if one.tests:
         rows = "".join(f"<li><code>{esc(t['file'])}:{t['line']}</code> {esc(t['test'])}</li>" for t in one.tests)
@@ -79,13 +83,18 @@ def page(one: Page, up: str = "../") -> str:
 
 def _text(title: str, text: str, kind: str = "") -> str:
     mark = f' class="{kind}"' if kind else ""
-    return f"<h2>{title}</h2><p{mark}>{esc(' '.join(text.split()))}</p>" if text else ""
+    return f"<h2>{title}</h2><p{mark}>{prose(text)}</p>" if text else ""
+
+
+def prose(text: str) -> str:
+    """Running text for HTML, with `code` as such."""
+    return _CODE.sub(r"<code>\1</code>", esc(" ".join(text.split())))
 
 
 def _list(title: str, items: list[str], tag: str) -> str:
     if not items:
         return ""
-    return f"<h2>{title}</h2><{tag}>{''.join(f'<li>{esc(item)}</li>' for item in items)}</{tag}>"
+    return f"<h2>{title}</h2><{tag}>{''.join(f'<li>{prose(item)}</li>' for item in items)}</{tag}>"
 
 
 def _guard(one: Page) -> str:
@@ -111,7 +120,7 @@ def _reach(entries: list[dict[str, Any]]) -> str:
     for entry in entries:
         name = esc(entry["entry"] or "any caller")
         if entry["verdict"] == "refuted":
-            rows.append(f"<li>not reachable from <code>{name}</code>: {esc(entry['reason'])}</li>")
+            rows.append(f"<li>not reachable from <code>{name}</code>: {prose(entry['reason'])}</li>")
         else:
             way = " → ".join(esc(step["node"].rsplit(".", 1)[-1]) for step in entry["path"])
             weak = " (one step is by method name only)" if any(s["by"] == "name" for s in entry["path"]) else ""

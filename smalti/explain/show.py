@@ -105,6 +105,8 @@ def page(one: Page, width: int = 100, head: str = "") -> str:
         blocks.append("The line that reports this is not to blame: it happened earlier on the device.")
     _add(blocks, "Message", one.message, width)
     _add(blocks, "What it means", one.meaning, width)
+    _list(blocks, "What to do", one.solutions, width)
+    _add(blocks, "In Smalti", one.in_smalti, width)
     if one.path:
         place = f"{one.path}:{one.line}" if one.line else one.path
         blocks.append(f"Raised at\n  {place} in {one.function}" + (f" ({one.origin})" if one.line else ""))
@@ -116,8 +118,6 @@ def page(one: Page, width: int = 100, head: str = "") -> str:
     if one.trigger != f"`{one.guard.get('1')}`":
         _add(blocks, "When it is raised", one.trigger, width)
     _list(blocks, "How people meet it", one.situations, width)
-    _list(blocks, "What to do", one.solutions, width)
-    _add(blocks, "In Smalti", one.in_smalti, width)
     examples = (("Works in Smalti", one.smalti_example), ("Fails", one.failing), ("Works", one.mended))
     for title, text in examples:
         if text:

@@ -73,13 +73,13 @@ def export(directory: Path, stores: list[Store]) -> int:
             complete(page, store, sources[key])
         put(directory / "errors" / f"{page.id}.html", pages.page(page))
         put(directory / "api" / "errors" / f"{page.id}.json", json.dumps(page.as_json()))
+        if page.kind in ("raise", "assert") and store is None:  # listed under its own id
+            continue
         counts[page.family] = counts.get(page.family, 0) + 1
         place = f"{page.path}:{page.line}" if page.line else page.path or page.origin
         text = " ".join(
             words(f"{page.id} {page.type} {skeleton(page.message)} {page.title} {page.function} {page.path}")
         )
-        if page.kind in ("raise", "assert") and store is None:  # listed under its own id
-            continue
         rows.append([page.id, page.type, (page.message or page.title)[:160], page.family, text[:400], place])
     for name in ("style.css", "search.js"):
         put(directory / "assets" / name, asset(name))

@@ -2,8 +2,9 @@
 (function () {
   var box = document.getElementById("q"), list = document.getElementById("results"), state = document.getElementById("state");
   document.addEventListener("keydown", function (event) {
-    if (event.key === "/" && !/^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement.tagName)) { event.preventDefault(); if (box) { box.focus(); } }
+    if (event.key === "/" && !/^(INPUT|TEXTAREA|SELECT)$/.test(document.activeElement.tagName)) { event.preventDefault(); if (box) { box.focus(); } else { window.location.href = document.querySelector("header a").href + "?q="; } }
   });
+  if (box && /[?&]q=/.test(window.location.search)) { box.focus(); }
   if (!box || !list || !window.SMALTI_PAGES) { return; }
   var pages = window.SMALTI_PAGES, family = document.getElementById("family");
   function words(text) { return (text.toLowerCase().match(/[a-z0-9_]+/g) || []); }
