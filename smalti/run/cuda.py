@@ -23,7 +23,6 @@ from smalti.layout.tensor_map import SWIZZLES, TYPES, TensorMap
 from smalti.run.launch import Launch, Scratch, resolve
 
 UNDEFINED = 0xA5  # what undefined buffers hold before a launch, on every device
-_PORTABLE_SHARED = 48 * 1024  # more has to be asked for
 _PORTABLE_CLUSTER = 8
 
 
@@ -111,7 +110,7 @@ def _run(kernel: Any, launch: Launch, ordinal: int, repeat: int) -> tuple[dict[s
 def _once(kernel: Any, launch: Launch, pieces: list[bytes], ordinal: int) -> float:
     """One launch on the default stream, waited for; its milliseconds by events around it."""
     attribute = driver.CUfunction_attribute
-    if launch.shared > _PORTABLE_SHARED:
+    if launch.shared:  # above 48 KiB, static variables included, it has to be asked for
         most = attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         _do("shared memory", driver.cuKernelSetAttribute(most, launch.shared, kernel, ordinal))
     if math.prod(launch.cluster) > _PORTABLE_CLUSTER:

@@ -7,6 +7,8 @@ kernels, which tools/foreign/generate.py filled with what other compilers than T
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +62,14 @@ def test_runs_as_expected(path):
             found = compare(launch.buffers[output], got)
             assert not found.differing, f"seed {seed}: {output} differs at {found.first}"
             assert output not in result.undefined, f"seed {seed}: {output} is undefined in part"
+
+
+@pytest.mark.gpu
+def test_on_a_gpu():
+    """The kernels for the GPU that is here, in processes of their own."""
+    check = Path(__file__).parents[2] / "tools" / "foreign" / "check.py"
+    done = subprocess.run([sys.executable, str(check), "--device", "cuda", str(HERE)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:]
 
 
 def test_every_output_has_an_expectation():
