@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smalti.errors import error
+from smalti.layout.boundary import checked, whole
 from smalti.layout.instruction import InstructionDescriptor, decode_idesc, encode_idesc
 from smalti.layout.linear import Layout
 from smalti.layout.swizzle import SWIZZLES, swizzle_address
@@ -46,6 +47,7 @@ _SWIZZLE_BIT = {90: 62, 100: 61}
 CONSTANT = 0b001 << 46  # sm_100: constant
 CONSTANT_MASK, _ZERO_MASK = 0b111 << 46, 0xFF << 53
 
+_OPERAND_BITS = {"wgmma": (1, 8, 16, 32), "tcgen05": (4, 6, 8, 16, 32)}
 _GENERATION = {"sm_90": 90, "sm_100": 100, "sm_101": 100, "sm_103": 100, "sm_110": 100}
 
 
@@ -71,14 +73,16 @@ class SmemDescriptor(NamedTuple):
         return encode_smem(*self)
 
 
+@checked
 def generation(arch: str) -> int:
     """90 (wgmma) or 100 (tcgen05) for an architecture like "sm_90a". Errors: SML0418."""
-    found = _GENERATION.get(arch.rstrip("af"))
+    found = _GENERATION.get(arch[:-1] if arch.endswith(("a", "f")) else arch)
     if found is None:
         raise error("SML0418", arch=arch, known=[name + "a" for name in _GENERATION])
     return found
 
 
+@checked
 def encode_smem(
     arch: str,
     start: int,
@@ -94,15 +98,11 @@ def encode_smem(
     Errors: SML0410 start, SML0411 offsets, SML0412 swizzle, SML0413 base offset, SML0417 absolute, SML0418 arch.
     """
     which = generation(arch)
-    if start < 0 or start % UNIT:
-        raise error("SML0410", start=start, nearest=max(start, 0) // UNIT * UNIT)
-    for name, value in (("lbo", lbo), ("sbo", sbo)):
-        if not 0 <= value < WINDOW or value % UNIT:
-            raise error("SML0411", name=name, value=value, limit=WINDOW - UNIT)
+    _check_start(start)
+    _check_offsets(lbo=lbo, sbo=sbo)
     if swizzle not in _CODES[which]:
         raise error("SML0412", swizzle=swizzle, where=f"a descriptor of {arch}", known=list(_CODES[which]))
-    if not 0 <= base_offset <= 7 or (base_offset and swizzle == "none"):
-        raise error("SML0413", base_offset=base_offset, swizzle=swizzle)
+    _check_base_offset(base_offset, swizzle)
     if absolute and (not arch.startswith("sm_103") or swizzle != "128B" or base_offset):
         raise error("SML0417", arch=arch, swizzle=swizzle, base_offset=base_offset)
     bits = (start % WINDOW) >> 4 | (lbo >> 4) << 16 | (sbo >> 4) << 32 | base_offset << 49
@@ -110,6 +110,30 @@ def encode_smem(
     return bits | (CONSTANT | absolute << 52 if which == 100 else 0)
 
 
+def _check_start(start: int) -> None:
+    if start < 0 or start % UNIT:
+        raise error("SML0410", start=start, nearest=max(start, 0) // UNIT * UNIT)
+    if start >> 32:
+        raise error("SML0405", what="shared address", value=start, limit=1 << 32)
+
+
+def _check_base_offset(base_offset: int, swizzle: str) -> None:
+    if not 0 <= base_offset <= 7 or (base_offset and swizzle == "none"):
+        raise error("SML0413", base_offset=base_offset, swizzle=swizzle)
+
+
+def _check_names(swizzle: str, major: str, bits: int) -> None:
+    """Whatever the instruction, these are a swizzle, a major-ness and a size."""
+    check_operand("wgmma" if bits == 1 else "tcgen05", swizzle, "K" if major == "MN" else major, bits)
+
+
+def _check_offsets(**offsets: int) -> None:
+    for name, value in offsets.items():
+        if not 0 <= value < WINDOW or value % UNIT:
+            raise error("SML0411", name=name, value=value, limit=WINDOW - UNIT)
+
+
+@checked
 @lru_cache(4096)
 def decode_smem(arch: str, bits: int) -> SmemDescriptor:
     """Inverse of `encode_smem`. Bits that sm_90 ignores (measured, E10) are ignored.
@@ -117,6 +141,8 @@ def decode_smem(arch: str, bits: int) -> SmemDescriptor:
     Errors: SML0416 for a swizzle code or a constant that no descriptor of the architecture has, SML0418.
     """
     which = generation(arch)
+    if bits >> 64:
+        raise error("SML0416", bits=hex(bits), arch=arch, what="a descriptor has 64 bits")
     code = bits >> _SWIZZLE_BIT[which] & (3 if which == 90 else 7)
     if code not in _NAMES[which]:
         raise error("SML0416", bits=f"0x{bits:016x}", arch=arch, what=f"swizzle code {code}")
@@ -131,6 +157,7 @@ def decode_smem(arch: str, bits: int) -> SmemDescriptor:
     return SmemDescriptor(arch, start, lbo, sbo, base_offset, name, absolute)
 
 
+@checked
 def check_operand(instruction: str, swizzle: str, major: str, element_bits: int) -> None:
     """Refuse a combination of swizzle, major-ness ("K" or "MN") and container bits that the tensor core lacks.
 
@@ -138,7 +165,16 @@ def check_operand(instruction: str, swizzle: str, major: str, element_bits: int)
     Errors: SML0414.
     """
     atom32 = swizzle == "128B_atom32B"
-    if instruction == "wgmma":
+    sizes = _OPERAND_BITS.get(instruction, ())
+    if not sizes:
+        reason = f"the instructions are {' and '.join(_OPERAND_BITS)}"
+    elif major not in ("K", "MN"):
+        reason = "major-ness is K or MN"
+    elif swizzle not in _CODES[100]:
+        reason = f"the swizzles are {', '.join(_CODES[100])}"
+    elif element_bits not in sizes:
+        reason = f"its operands have {', '.join(map(str, sizes))} bits"
+    elif instruction == "wgmma":
         reason = (
             "wgmma has no 32-byte atoms"
             if atom32
@@ -154,19 +190,23 @@ def check_operand(instruction: str, swizzle: str, major: str, element_bits: int)
         reason = "32-byte atoms serve transposed 32-bit operands only" if atom32 else ""
     else:
         reason = f"{element_bits}-bit operands cannot be transposed"
-    if major not in ("K", "MN"):
-        reason = "major-ness is K or MN"
     if reason:
         raise error("SML0414", instruction=instruction, swizzle=swizzle, major=major, bits=element_bits, reason=reason)
 
 
+@checked
 @lru_cache(256)
 def operand_layout(swizzle: str, major: str, rows: int, k_bytes: int, element_bits: int, lbo: int, sbo: int) -> Layout:
     """The canonical layout (PTX ISA 9.7.15.5.1.2.1.3, 9.7.16.3.3) before the swizzle, in 16-byte units.
 
     K-major: `row`, `column` (16 bytes of K) -> `unit`; MN-major: `k`, `column` (16 bytes along M or N) -> `unit`.
-    Units count from the descriptor's start, so the swizzle acts on 16 * unit + start. Errors: SML0415.
+    Units count from the descriptor's start, so the swizzle acts on 16 * unit + start.
+    Errors: SML0415 shape, SML0405 size, SML0411 offsets, SML0414 swizzle, major-ness or bits.
     """
+    _check_offsets(lbo=lbo, sbo=sbo)
+    _check_names(swizzle, major, element_bits)
+    if rows * k_bytes > WINDOW:
+        raise error("SML0405", what="size of an operand in bytes", value=rows * k_bytes, limit=WINDOW)
     span = SWIZZLES[swizzle].span
     lead, stride = lbo // UNIT, sbo // UNIT
     pitch = span // UNIT
@@ -191,10 +231,12 @@ def operand_layout(swizzle: str, major: str, rows: int, k_bytes: int, element_bi
     return Layout({name: [(n, {"unit": s}) for n, s in digits] for name, digits in modes.items()}, ["unit"])
 
 
+@checked
 @lru_cache(1024)
 def _units(
     swizzle: str, base_offset: int, phase: int, major: str, rows: int, k_bytes: int, bits: int, lbo: int, sbo: int
 ) -> Array:
+    _check_base_offset(base_offset, swizzle)
     layout = operand_layout(swizzle, major, rows, k_bytes, bits, lbo, sbo)
     across, columns = (rows, k_bytes // UNIT) if major == "K" else (k_bytes * 8 // bits, rows * bits // 8 // UNIT)
     linear = layout.offsets()[:across, :columns] * UNIT + phase
@@ -203,6 +245,17 @@ def _units(
     return units
 
 
+def _fields(descriptor: SmemDescriptor) -> tuple[int, int, int, int, str]:
+    """Start, LBO, SBO, base offset and swizzle; the pattern's function checks what it is cached by."""
+    arch, start, lbo, sbo, base_offset, swizzle, absolute = descriptor
+    if absolute:
+        raise error("SML0417", arch=arch, swizzle=swizzle, base_offset=base_offset)
+    start = whole("SmemDescriptor", "start", start)
+    _check_start(start)
+    return start, lbo, sbo, base_offset, swizzle
+
+
+@checked
 def operand_units(descriptor: SmemDescriptor, *, major: str, rows: int, k_bytes: int, element_bits: int = 16) -> Array:
     """Numbers of the 16-byte units (address / 16) that the tensor core reads, swizzle applied; int64.
 
@@ -212,16 +265,16 @@ def operand_units(descriptor: SmemDescriptor, *, major: str, rows: int, k_bytes:
     Units may lie beyond the window: there is no wrap at 2**18 (measured, E10); the caller checks its bounds.
     Cheap: only the low bits of the start address need a new pattern, the rest is one addition.
 
-    Errors: SML0415 for a shape that the canonical layout cannot hold, SML0417 for an absolute leading dimension.
+    Errors: SML0415 for a shape that the canonical layout cannot hold, SML0417 for an absolute leading dimension;
+    as `encode_smem` for fields that no descriptor has.
     """
-    arch, start, lbo, sbo, base_offset, swizzle, absolute = descriptor
-    if absolute:
-        raise error("SML0417", arch=arch, swizzle=swizzle, base_offset=base_offset)
+    start, lbo, sbo, base_offset, swizzle = _fields(descriptor)
     phase = start % _PHASE
     pattern = _units(swizzle, base_offset, phase, major, rows, k_bytes, element_bits, lbo, sbo)
     return pattern + (start >> 4)
 
 
+@checked
 @lru_cache(256)
 def _addresses(
     swizzle: str, base_offset: int, phase: int, major: str, rows: int, k_bytes: int, bits: int, lbo: int, sbo: int
@@ -235,6 +288,7 @@ def _addresses(
     return found
 
 
+@checked
 def operand_addresses(
     descriptor: SmemDescriptor, *, major: str, rows: int, k_bytes: int, element_bits: int = 16
 ) -> Array:
@@ -243,13 +297,12 @@ def operand_addresses(
     K counts elements of 8, 16 or 32 bits (their first byte), or bytes where elements are smaller.
     Errors: as `operand_units`.
     """
-    arch, start, lbo, sbo, base_offset, swizzle, absolute = descriptor
-    if absolute:
-        raise error("SML0417", arch=arch, swizzle=swizzle, base_offset=base_offset)
+    start, lbo, sbo, base_offset, swizzle = _fields(descriptor)
     pattern = _addresses(swizzle, base_offset, start % _PHASE, major, rows, k_bytes, element_bits, lbo, sbo)
     return pattern + start
 
 
+@checked
 def describe(
     layout: Layout,
     *,
@@ -270,7 +323,19 @@ def describe(
     Errors: SML0419 if no descriptor reads this part, SML0405 if it leaves the layout, as `encode_smem` besides.
     """
     encode_smem(arch, start, 0, 0, 0, swizzle)
+    _check_names(swizzle, major, element_bits)
+    if set(layout.inputs) != {"row", "column"} or layout.outputs != ("offset",):
+        raise error("SML0404", expected=["row", "column", "offset"], given=[*layout.inputs, *layout.outputs])
+    taken = {"row": (row, rows), "column": (column, k_bytes // max(element_bits // 8, 1))}
+    if min(count for _, count in taken.values()) <= 0:
+        raise error("SML0415", major=major, rows=rows, k_bytes=k_bytes, bits=element_bits)
+    for name, (first, count) in taken.items():
+        limit = layout.inputs[name]
+        if first < 0 or first + count > limit:
+            raise error("SML0405", what=f"index {name!r}", value=first if first < 0 else first + count - 1, limit=limit)
     base, lbo, sbo = _describe(layout, swizzle, major, element_bits, rows, k_bytes, row, column, start % _PHASE)
+    if start % WINDOW + base >= WINDOW:
+        raise error("SML0405", what="address of the operand", value=start % WINDOW + base, limit=WINDOW)
     found = SmemDescriptor(arch, start + base, lbo, sbo, 0, swizzle)
     encode_smem(*found)
     return found

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from smalti.errors import error
+from smalti.layout.boundary import checked
 from smalti.layout.linear import Layout
 
 __all__ = ["Grid", "grid", "svg", "text"]
@@ -32,6 +33,7 @@ class Grid(NamedTuple):
     colour: list[list[int]]
 
 
+@checked
 def grid(layout: Layout, rows: str = "", columns: str = "") -> Grid:
     """The grid over `rows` and `columns`: two outputs (cells then say which indices lie there, copies separated by
     "/"), or two indices (cells say the outputs). Indices that are not drawn and have one value are left out.
@@ -40,6 +42,8 @@ def grid(layout: Layout, rows: str = "", columns: str = "") -> Grid:
     Errors: SML0404 for names that are not two outputs or two indices, SML0405 for more than 65536 cells.
     """
     inputs = layout.inputs
+    if not inputs:
+        raise error("SML0404", expected=["one or more indices"], given=[])
     if not rows and not columns:
         wide = [name for name, size in inputs.items() if size > 1] or list(inputs)
         rows, columns = (layout.outputs if len(layout.outputs) > 1 else [*wide, *wide])[:2]
@@ -68,6 +72,7 @@ def grid(layout: Layout, rows: str = "", columns: str = "") -> Grid:
     return Grid(rows, columns, ".".join(shown) or "0", labels, colour)
 
 
+@checked
 def text(layout: Layout, rows: str = "", columns: str = "") -> str:
     """The grid as lines of text; parameters and errors as `grid`."""
     drawn = grid(layout, rows, columns)
@@ -82,6 +87,7 @@ def text(layout: Layout, rows: str = "", columns: str = "") -> str:
     return "\n".join(lines)
 
 
+@checked
 def svg(layout: Layout, rows: str = "", columns: str = "") -> str:
     """The grid as an SVG document, shaded by the first number of each label; parameters and errors as `grid`."""
     drawn = grid(layout, rows, columns)

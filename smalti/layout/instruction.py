@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from smalti.errors import error
+from smalti.layout.boundary import checked
 
 __all__ = ["KINDS", "InstructionDescriptor", "decode_idesc", "encode_idesc", "mma_k"]
 
@@ -110,11 +111,12 @@ _DENSE_K = {"tf32": 8, "f16": 16, "f8f6f4": 32, "i8": 32, "mxf8f6f4": 32, "mxf4"
 
 
 def _fields(kind: str) -> dict[str, Field]:
-    if kind not in KINDS:
+    if not isinstance(kind, str) or kind not in KINDS:
         raise error("SML0420", kind=kind, known=list(KINDS))
     return KINDS[kind]
 
 
+@checked
 def encode_idesc(kind: str, *, m: int, n: int, a_type: str, b_type: str, **fields: Any) -> int:
     """The 32-bit instruction descriptor of `tcgen05.mma.kind::<kind>`; further fields as in
     `InstructionDescriptor` (`d_type`, `scale_type` default to the kind's only choice, to f32, or to ue8m0).
@@ -141,7 +143,7 @@ def _encode(given: InstructionDescriptor) -> int:
         value = getattr(given, name)
         if name in table:
             field = table[name]
-            if value not in field.codes:
+            if value.__hash__ is None or value not in field.codes:
                 raise error("SML0421", kind=given.kind, field=name, value=value, allowed=list(field.codes))
             bits |= field.codes[value] << field.low
         elif value != default and name not in ("d_type", "scale_type"):
@@ -152,6 +154,7 @@ def _encode(given: InstructionDescriptor) -> int:
 _DEFAULTS: dict[str, object] = dict(InstructionDescriptor._field_defaults)
 
 
+@checked
 @lru_cache(1024)
 def decode_idesc(kind: str, bits: int) -> InstructionDescriptor:
     """Inverse of `encode_idesc`. Errors: SML0420 kind, SML0422 a code that is reserved or undefined."""
@@ -170,16 +173,27 @@ def decode_idesc(kind: str, bits: int) -> InstructionDescriptor:
     return InstructionDescriptor(kind, **found)
 
 
-@lru_cache(1024)
+@checked
 def mma_k(descriptor: InstructionDescriptor, cta_group: int = 1, ws: bool = False) -> int:
     """K of one instruction in elements (of B, so twice the packed K of a sparse A), after checking that the shape
-    is one of table 39 and, for a transposed 8-bit B, of table 52. Errors: SML0423.
+    is one of table 39 and, for a transposed 8-bit B, of table 52. Errors: SML0423, SML0420 kind, SML0421 a value that
+    no field has.
     """
+    flags = (descriptor.sparse, descriptor.transpose_b, descriptor.k96)
+    if any(value.__hash__ is None for value in descriptor) or any(flag not in (False, True) for flag in flags):
+        descriptor.encode()  # says which
+    return _mma_k(descriptor, cta_group, ws)
+
+
+@lru_cache(1024)
+def _mma_k(descriptor: InstructionDescriptor, cta_group: int, ws: bool) -> int:
     kind, m, n, sparse = descriptor.kind, descriptor.m, descriptor.n, descriptor.sparse
     scaled = "scale_type" in _fields(kind)
     if ws:
         legal = cta_group == 1 and not scaled and m in (32, 64, 128) and n in (64, 128, 256)[: 2 if sparse else 3]
         shapes = "M 32, 64, 128; N 64, 128" + ("" if sparse else ", 256")
+    elif cta_group not in (1, 2):
+        legal, shapes = False, "cta_group::1 and cta_group::2"
     else:
         rows = (128,) if scaled else (64, 128)
         if cta_group == 2:
@@ -192,10 +206,11 @@ def mma_k(descriptor: InstructionDescriptor, cta_group: int = 1, ws: bool = Fals
             columns = tuple(range(2 * step, 257, 2 * step))
         if kind == "i8" and descriptor.transpose_b:
             columns = tuple(n for n in columns if n % (16 * cta_group) == 0)
-        legal = cta_group in (1, 2) and m in rows and n in columns
+        legal = m in rows and n in columns
         shapes = f"M {', '.join(map(str, rows))}; N {', '.join(map(str, columns))}"
-    if descriptor.k96 and (sparse or cta_group == 1):
-        legal, shapes = False, "K 96 is for dense A and cta_group::2"
+    if descriptor.k96:  # table 39 has it for pairs only, but CUTLASS ships 1-CTA kernels with it
+        legal = legal and not sparse and n % 16 == 0
+        shapes += ", of these multiples of 16, for dense A only"
     if not legal:
         form = f"kind::{kind}{'.sp' if sparse else ''}{'.ws' if ws else ''}.cta_group::{cta_group}"
         raise error("SML0423", form=form, m=m, n=n, shapes=shapes)

@@ -13,10 +13,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from smalti.errors import error
+from smalti.layout.boundary import whole
 
 __all__ = ["Layout", "Mode"]
 
 Array = NDArray[np.int64]
+LARGEST_VALUE = (1 << 63) - 1
 LARGEST = 1 << 22  # positions of a layout that may be enumerated: 32 MiB an output
 
 
@@ -39,7 +41,8 @@ class Layout:
     product of its digits' sizes, 0 maps to 0. Digits whose binary strides never collide become GF(2) bits.
     Two layouts are equal if they have the same names in the same order, the same sizes, and the same values.
 
-    Errors: SML0404 for names that do not fit, SML0405 for indices or sizes out of range.
+    Errors: SML0404 for names that do not fit, SML0405 for sizes, strides or values out of range, SML0406 for what are
+    no whole numbers.
     """
 
     __slots__ = ("_hash", "_offsets", "modes", "outputs")
@@ -49,24 +52,24 @@ class Layout:
 
     def __init__(self, inputs: Mapping[str, Iterable[tuple[int, Mapping[str, int]]]], outputs: Sequence[str]) -> None:
         names = tuple(outputs)
-        for _, strides in (digit for digits in inputs.values() for digit in digits):
-            _require_names(strides, names)
-        modes = {
-            name: [Mode(size, tuple(strides.get(o, 0) for o in names), False) for size, strides in digits]
-            for name, digits in inputs.items()
-        }
+        modes: dict[str, list[Mode]] = {}
+        for name, digits in inputs.items():
+            modes[name] = []
+            for size, strides in _pairs(name, digits):
+                _require_names(strides, names)
+                modes[name].append(Mode(whole("Layout", "size", size), _strides(strides, names), False))
         self._set(modes, names)
 
     @classmethod
     def linear(cls, bases: Mapping[str, Sequence[Mapping[str, int]]], outputs: Sequence[str]) -> Layout:
         """The GF(2) map that sends bit i of index `name` to `bases[name][i]`, combined by exclusive or."""
         names = tuple(outputs)
-        for basis in (basis for vectors in bases.values() for basis in vectors):
-            _require_names(basis, names)
-        modes = {
-            name: [Mode(2, tuple(basis.get(o, 0) for o in names), True) for basis in vectors]
-            for name, vectors in bases.items()
-        }
+        modes: dict[str, list[Mode]] = {}
+        for name, vectors in bases.items():
+            modes[name] = []
+            for basis in vectors:
+                _require_names(basis, names)
+                modes[name].append(Mode(2, _strides(basis, names), True))
         return cls._make(modes, names)
 
     @classmethod
@@ -80,6 +83,16 @@ class Layout:
             for mode in digits:
                 if mode.size < 1 or min(mode.strides, default=0) < 0:
                     raise error("SML0405", what=f"digit {mode.size} of {name!r}", value=mode.strides, limit="0")
+        for name in (*modes, *outputs):
+            if not isinstance(name, str):
+                raise error("SML0406", function="Layout", name="a name", value=repr(name)[:80], wanted="text")
+        if not outputs or len(set(outputs)) < len(outputs):
+            raise error("SML0404", expected=["one or more", "different outputs"], given=list(outputs))
+        every = [mode for digits in modes.values() for mode in digits]
+        for o, output in enumerate(outputs):
+            most = sum((mode.size - 1) * mode.strides[o] for mode in every)
+            if most > LARGEST_VALUE:
+                raise error("SML0405", what=f"largest {output!r}", value=most, limit=LARGEST_VALUE)
         self.outputs = outputs
         self.modes = _fold(modes, len(outputs))
         self._offsets: Array | None = None
@@ -163,7 +176,7 @@ class Layout:
         """
         if indices.keys() != self.modes.keys():
             raise error("SML0404", expected=list(self.modes), given=list(indices))
-        given = {name: np.asarray(value, np.int64) for name, value in indices.items()}
+        given = {name: _whole_array(name, value) for name, value in indices.items()}
         for name, size in self.inputs.items():
             low, high = (int(given[name].min()), int(given[name].max())) if given[name].size else (0, 0)
             if low < 0 or high >= size:
@@ -286,14 +299,15 @@ class Layout:
         extents = self.extents
         table = np.full(prod(extents.values()), -1, np.int64)
         table[self._codes(extents)] = np.arange(self.size)
-        given = np.broadcast_arrays(*(np.asarray(outputs[name], np.int64) for name in self.outputs))
+        given = np.broadcast_arrays(*(_whole_array(name, outputs[name]) for name in self.outputs))
         inside = np.ones(given[0].shape, bool)
         code = np.zeros(given[0].shape, np.int64)
         for values, extent in zip(given, extents.values(), strict=True):
             inside &= (values >= 0) & (values < extent)
             code = code * extent + np.where(inside, values, 0)
         flat = np.where(inside, table[np.where(inside, code, 0)], -1)
-        found = np.stack(np.unravel_index(np.maximum(flat, 0), tuple(self.inputs.values())))
+        places = np.unravel_index(np.maximum(flat, 0), tuple(self.inputs.values()))
+        found = np.stack(places) if places else np.zeros((0, *flat.shape), np.int64)
         found = np.where(flat < 0, -1, found).astype(np.int64)
         return found[0] if len(self.modes) == 1 else found
 
@@ -317,8 +331,32 @@ class Layout:
 
 
 def _require_names(strides: Mapping[str, int], names: tuple[str, ...]) -> None:
+    if not isinstance(strides, Mapping):
+        wanted = "a mapping from outputs to whole numbers"
+        raise error("SML0406", function="Layout", name="strides", value=repr(strides)[:80], wanted=wanted)
     if not strides.keys() <= set(names):
         raise error("SML0404", expected=list(names), given=list(strides))
+
+
+def _pairs(name: str, digits: Iterable[tuple[int, Mapping[str, int]]]) -> list[tuple[int, Mapping[str, int]]]:
+    try:
+        return [(size, strides) for size, strides in digits]
+    except (TypeError, ValueError):
+        wanted = "pairs of a size and strides"
+        shown = repr(digits)[:80]
+        raise error("SML0406", function="Layout", name=f"index {name!r}", value=shown, wanted=wanted) from None
+
+
+def _strides(strides: Mapping[str, int], names: tuple[str, ...]) -> tuple[int, ...]:
+    return tuple(whole("Layout", f"stride of {name!r}", strides.get(name, 0)) for name in names)
+
+
+def _whole_array(name: str, value: ArrayLike) -> Array:
+    """int64. Errors: SML0406 for floats, truth values, or anything else that numpy would cut to fit."""
+    found = np.asarray(value)
+    if found.dtype.kind not in "iu" and found.size:
+        raise error("SML0406", function="a layout", name=name, value=repr(value)[:80], wanted="whole numbers")
+    return found.astype(np.int64)
 
 
 def _single_bits(mode: Mode) -> bool:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from smalti.errors import error
-from smalti.layout.descriptors import SmemDescriptor, check_operand, describe
+from smalti.layout.boundary import checked, checked_fields
+from smalti.layout.descriptors import WINDOW, SmemDescriptor, check_operand, describe
 from smalti.layout.linear import Layout
 from smalti.layout.swizzle import SWIZZLES, Swizzle, swizzle, swizzle_address, swizzle_layout
 from smalti.numerics.formats import lookup
@@ -38,7 +39,8 @@ class SharedTile:
     as kinds f8f6f4 and mxf8f6f4 want them (16 elements, then padding, in 16 bytes). A line narrower than the
     swizzle's span has the span as pitch (measured, E11). Start tiles at multiples of `alignment`.
 
-    Errors: SML0412 swizzle, SML0440 a line that is no whole number of spans, SML1001 format.
+    Errors: SML0412 swizzle, SML0440 a line that is no whole number of spans, SML0405 more bytes than a CTA can
+    address, SML0406 types, SML1001 format.
     """
 
     rows: int
@@ -49,6 +51,7 @@ class SharedTile:
     padded: bool = False
 
     def __post_init__(self) -> None:
+        checked_fields(self, ("rows", "columns", "dtype", "swizzle", "major", "padded"))
         span = swizzle(self.swizzle).span
         line = self._along * self.bits // 8
         whole = line % UNIT == 0 and (line < span or line % span == 0) and self._along * self.bits % 8 == 0
@@ -63,6 +66,8 @@ class SharedTile:
                 span=span,
                 line=line,
             )
+        if self.size > WINDOW:
+            raise error("SML0405", what="size of a shared tile in bytes", value=self.size, limit=WINDOW)
 
     @property
     def bits(self) -> int:
@@ -130,6 +135,7 @@ class SharedTile:
                 found.append(Box((inside, lines), (stripe * inside, line), offset))
         return tuple(found)
 
+    @checked
     def descriptor(
         self, arch: str, start: int, *, row: int = 0, column: int = 0, rows: int, columns: int
     ) -> SmemDescriptor:

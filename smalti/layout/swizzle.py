@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smalti.errors import error
-from smalti.layout.linear import Layout
+from smalti.layout.boundary import checked
+from smalti.layout.linear import LARGEST, Layout
 
 __all__ = ["SWIZZLES", "Swizzle", "swizzle", "swizzle_address", "swizzle_layout"]
 
@@ -55,6 +56,7 @@ SWIZZLES: dict[str, Swizzle] = {
 }
 
 
+@checked
 def swizzle(mode: str) -> Swizzle:
     """The swizzle of that name. Errors: SML0412."""
     if mode not in SWIZZLES:
@@ -62,17 +64,24 @@ def swizzle(mode: str) -> Swizzle:
     return SWIZZLES[mode]
 
 
+@checked
 def swizzle_address(address: Array, mode: str, base_offset: int = 0) -> Array:
     """Where the byte at linear address `address` (int64, absolute in the shared window) really lies.
 
-    `base_offset` moves the phase: line number minus base_offset (measured on H200, E10). Errors: SML0412.
+    `base_offset` (0-7) moves the phase: line number minus base_offset (measured on H200, E10).
+    Errors: SML0412, SML0413, SML0406.
     """
     how = swizzle(mode)
+    if not 0 <= base_offset <= 7:
+        raise error("SML0413", base_offset=base_offset, swizzle=mode)
+    if address.dtype.kind not in "iu":
+        raise error("SML0406", function="swizzle_address", name="address", value=address.dtype, wanted="whole numbers")
     line = (address >> 7) - base_offset
     swizzled = address ^ ((line & ((1 << how.bits) - 1)) << how.base)
     return swizzled ^ ((line & 1) << 3) if how.flip else swizzled
 
 
+@checked
 @cache
 def swizzle_layout(mode: str, size: int = 1024) -> Layout:
     """The same for base offset 0 as a layout from `offset` to `offset`, both below `size`, a power of two.
@@ -80,7 +89,8 @@ def swizzle_layout(mode: str, size: int = 1024) -> Layout:
     Errors: SML0412, SML0405.
     """
     how = swizzle(mode)
-    if size & (size - 1) or size < how.period:
-        raise error("SML0405", what="size of a swizzle layout", value=size, limit="a power of two >= the period")
+    if size & (size - 1) or not how.period <= size <= LARGEST:
+        limit = f"a power of two from {how.period} to {LARGEST}"
+        raise error("SML0405", what="size of a swizzle layout", value=size, limit=limit)
     units = np.array([1 << i for i in range(size.bit_length() - 1)], np.int64)
     return Layout.linear({"offset": [{"offset": int(s)} for s in swizzle_address(units, how.name)]}, ["offset"])

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from smalti.errors import SmaltiError, error
+from smalti.layout.boundary import checked
 from smalti.layout.linear import Layout
 
 __all__ = [
@@ -65,6 +66,7 @@ _ROWS: dict[str, tuple[Digits, int, int]] = {
 }
 
 
+@checked
 @cache
 def accumulator_name(m: int, cta_group: int = 1, ws: bool = False, sparse: bool = False) -> str:
     """PTX's letter A-G of the layout of D. Errors: SML0450."""
@@ -75,6 +77,7 @@ def accumulator_name(m: int, cta_group: int = 1, ws: bool = False, sparse: bool 
     return found if isinstance(found, str) else found[sparse]
 
 
+@checked
 @cache
 def accumulator(m: int, n: int, cta_group: int = 1, ws: bool = False, sparse: bool = False) -> Layout:
     """D of tcgen05.mma: `m`, `n` -> `cta`, `lane`, `column`; one value a cell (16-bit ones in the low half).
@@ -88,6 +91,7 @@ def accumulator(m: int, n: int, cta_group: int = 1, ws: bool = False, sparse: bo
     return Layout({"m": rows, "n": columns}, ["cta", "lane", "column"])
 
 
+@checked
 @cache
 def a_operand(m: int, k: int, bits: int, cta_group: int = 1, ws: bool = False, sparse: bool = False) -> Layout:
     """A in tensor memory: `m`, `k`, `replica` -> `cta`, `lane`, `column`, `bit` (lowest bit inside the cell).
@@ -115,6 +119,7 @@ def _check_factors(factors: int) -> None:
         raise _refuse(f"scale factors, {factors} a row", "1, 2 or 4 (the 3 and 6 of K 96 are in figures only)")
 
 
+@checked
 @cache
 def scales_a(rows: int, factors: int) -> Layout:
     """SFA of one CTA: `row`, `factor`, `replica` -> `lane`, `column`, `byte` of the cell.
@@ -133,6 +138,7 @@ def scales_a(rows: int, factors: int) -> Layout:
     return Layout(inputs, ["lane", "column", "byte"])
 
 
+@checked
 @cache
 def scales_b(n: int, factors: int, split: bool = False) -> Layout:
     """SFB, the same in both CTAs of a pair: `row`, `half`, `factor`, `replica` -> `lane`, `column`, `byte`.
@@ -153,19 +159,21 @@ def scales_b(n: int, factors: int, split: bool = False) -> Layout:
     return Layout(inputs, ["lane", "column", "byte"])
 
 
+@checked
 @cache
 def scale_cells(operand: str, extent: int, factors: int, split: bool = False) -> Array:
     """`scales_a` or `scales_b` ("A", "B") as lane, column, byte: int64 [3, extent, factors, replicas], read-only.
 
     `extent` is M of one CTA, or N. Errors: SML0450.
     """
+    if operand not in ("A", "B"):
+        raise _refuse(f"scale factors of operand {operand}", "A or B")
+    layout = scales_a(extent, factors) if operand == "A" else scales_b(extent, factors, split)
     index = np.arange(extent)[:, None, None]
     factor = np.arange(factors)[None, :, None]
     if operand == "A":
-        layout = scales_a(extent, factors)
         cells = layout(row=index, factor=factor, replica=np.arange(4))
     else:
-        layout = scales_b(extent, factors, split)
         inside = extent // 2 if split else extent
         replica = np.arange(layout.inputs["replica"])
         cells = layout(row=index % inside, half=index // inside, factor=factor, replica=replica)
@@ -173,6 +181,7 @@ def scale_cells(operand: str, extent: int, factors: int, split: bool = False) ->
     return cells
 
 
+@checked
 @cache
 def scale_atom(rows: int = 128, factors: int = 4) -> Layout:
     """Scales in shared or global memory, tiled by 128 rows x 4 factors (512 bytes): `row`, `factor` -> `byte`.
@@ -189,6 +198,7 @@ def scale_atom(rows: int = 128, factors: int = 4) -> Layout:
     return Layout(inputs, ["byte"])
 
 
+@checked
 @cache
 def metadata(m: int, bits: int, cta_group: int = 1, ws: bool = False) -> Layout:
     """Metadata of a sparse A: `row`, `chunk`, `selector`, `replica` -> `lane`, `column`, `bit` of the 4-bit code.
@@ -229,6 +239,7 @@ _MOVES: dict[str, tuple[Digits, Digits, int, int]] = {
 }
 
 
+@checked
 @cache
 def load_store(shape: str, num: int, packed: bool = False, split: int = 0) -> Layout:
     """tcgen05.ld and .st `.shape.x<num>`: `thread` 32, `register`, `part` -> `lane` (of the warp's 32), `column`.
@@ -270,6 +281,7 @@ _COPIES: dict[tuple[str, str], tuple[Digits, Digits, int]] = {
 }
 
 
+@checked
 @cache
 def copy(shape: str, multicast: str = "") -> Layout:
     """tcgen05.cp: `row` of the source, `byte` in the row, `replica` -> `lane`, `column`, `bit` of the cell.

@@ -195,7 +195,7 @@ def test_refusals():
     refused(lambda: f.mma_b(8, 8))
     refused(lambda: f.mma_b(16, 5))
     refused(lambda: f.mma_d(8))
-    refused(lambda: f.mma_metadata(32, 8))
+    refused(lambda: f.mma_metadata(128, 8))
     f.ldmatrix(4)
     refused(lambda: f.ldmatrix(3))
     refused(lambda: f.ldmatrix(1, False, "m16n16"))

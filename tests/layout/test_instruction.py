@@ -147,5 +147,6 @@ def test_transposed_bytes_and_k96():
         assert mma_k(descriptor(kind, 256, 64, transpose_b=True), 2) == 32
     assert mma_k(descriptor("f16", 128, 24, transpose_b=True)) == 16
     assert mma_k(descriptor("mxf4", 256, 64, k96=True), 2) == 96
-    refusal(lambda: mma_k(descriptor("mxf4", 128, 64, k96=True), 1), "SML0423")
+    assert mma_k(descriptor("mxf4", 128, 64, k96=True), 1) == 96
+    refusal(lambda: mma_k(descriptor("mxf4", 128, 72, k96=True), 1), "SML0423")
     refusal(lambda: mma_k(descriptor("mxf4", 256, 64, k96=True, sparse=True), 2), "SML0423")
