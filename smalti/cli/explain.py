@@ -11,6 +11,8 @@ from typing import BinaryIO
 NAME = "explain"
 HELP = "explain an error: a code, an id, a message, or a traceback from a file or standard input"
 
+MOST_READ = 1 << 30  # bytes of a file or of standard input
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
@@ -60,6 +62,8 @@ def _question(what: list[str]) -> str:
             if path.is_file():
                 with path.open("rb") as file:
                     text = decode(_bounded(file, LARGEST))
+            elif path.is_dir():
+                raise error("SML1205", path=text, reason="it is a folder")
             elif path.suffix in (".txt", ".log") or (path.parts[1:] and path.suffix and " " not in text):
                 raise error("SML1205", path=text, reason="there is no such file")
         except OSError as failed:
@@ -74,9 +78,9 @@ def _question(what: list[str]) -> str:
 
 
 def _bounded(file: BinaryIO, most: int) -> bytes:
-    """Head and tail of a stream, never more than twice `most` bytes in memory."""
+    """Head and tail of a stream, never more than twice `most` bytes in memory; a stream without end is cut off."""
     head = file.read(most)
-    tail = b""
-    while chunk := file.read(most):
-        tail = (tail + chunk)[-most:]
+    tail, left = b"", MOST_READ
+    while left > 0 and (chunk := file.read(most)):
+        tail, left = (tail + chunk)[-most:], left - len(chunk)
     return head + tail if not tail else head[: most // 4] + b"\n" + tail

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from smalti.explain import shipped
-from smalti.explain.reading import Frame, Raised, clean, exceptions, mentions, split_message
+from smalti.explain.reading import LONGEST_MESSAGE, Frame, Raised, clean, exceptions, mentions, split_message
 from smalti.explain.record import Answer, Match, Page, Proof
 from smalti.explain.store import Store
 from smalti.explain.template import Fit, fit, likeness, normal, skeleton, weight, words
@@ -46,12 +46,14 @@ def find(question: Any, stores: Iterable[Store] = ()) -> Answer:
     if raised:
         return _traceback(raised, stores, text)
     kind, message = split_message(asked)
-    one = Raised(type=kind, message=message)
+    one = Raised(type=kind, message=message[:LONGEST_MESSAGE])
     quoted = [] if kind else mentions(asked)
     if quoted:
         return _traceback(quoted, stores, text)
     answer = Answer("message")
     answer.matches = _one(one, stores)
+    if len(message) > LONGEST_MESSAGE and not answer.matches:
+        answer.matches = _faults(Raised(message=text))
     if _wordless(one) and not answer.matches:
         answer.notes.append("The message has no words that could lead to a page; paste the whole traceback.")
     return _settled(answer)
@@ -104,7 +106,7 @@ def complete(page: Page, store: Store, lines: list[str] | None = None) -> Page:
     for _, message, site in scored:
         if site != page.id and skeleton(message) != text:
             best.setdefault(skeleton(message), site)
-    page.related = [(site, message) for message, site in list(best.items())[:RELATED]]
+    page.related = [(site, message.replace("{}", "…")) for message, site in list(best.items())[:RELATED]]
     return page
 
 

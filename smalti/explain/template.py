@@ -68,6 +68,7 @@ def fit(template: str, message: str) -> Fit | None:
     return None
 
 
+@functools.lru_cache(64)
 def _fold(text: str, first: bool) -> str:
     folded = re.sub(r"\s+", " ", text).lower()
     return folded.lstrip() if first else folded
