@@ -232,13 +232,14 @@ def _rank(match: Match) -> tuple[int, int]:
 
 def _one(raised: Raised, stores: list[Store]) -> list[Match]:
     asked = f"{raised.type}: {raised.message.splitlines()[0] if raised.message else ''}".strip(": ")[:300]
-    found = _own(raised) or [m for store in stores for m in _site(raised, store)]
-    faults = _faults(raised)
-    if not any(m.certainty == "sure" for m in found):
+    found = _coded(raised) or [m for store in stores for m in _site(raised, store)] or _own(raised)
+    sure = any(m.certainty == "sure" for m in found)
+    passed_on = [v for one in found for v in one.values.values() if len(v) > ENOUGH]
+    faults = _faults(raised) if not sure or passed_on else []  # their patterns are costly to read
+    if not sure:
         found += faults
-    else:  # a Python error that passes on what a compiler or driver said
-        held = [m for m in faults if any(m.hit in value for one in found for value in one.values.values())]
-        for match in found if held else ():
+    elif held := [m for m in faults if any(m.hit in value for value in passed_on)]:
+        for match in found:  # a Python error that passes on what a compiler or driver said
             match.carrier = True
             match.reasons.append("it passes on a message of compiled code, explained first")
         found += held
@@ -251,19 +252,25 @@ def _one(raised: Raised, stores: list[Store]) -> list[Match]:
     return found
 
 
-def _own(raised: Raised) -> list[Match]:
+def _coded(raised: Raised) -> list[Match]:
+    """The page of the code that the message begins with."""
     code = _CODED.match(raised.message)
-    if code is not None and (page := shipped.own_page(code[1])) is not None:
-        rest = raised.message[code.end() :].lstrip(": ")
-        found = fit(page.message, rest) or fit(page.message, re.sub(r" \([^()]*:\d+\)$", "", rest))
-        return [Match(page, "sure", ["the message names the code"], dict(found.values) if found else {})]
-    found_pages = []
+    if code is None or (page := shipped.own_page(code[1])) is None:
+        return []
+    rest = raised.message[code.end() :].lstrip(": ")
+    found = fit(page.message, rest) or fit(page.message, re.sub(r" \([^()]*:\d+\)$", "", rest))
+    return [Match(page, "sure", ["the message names the code"], dict(found.values) if found else {})]
+
+
+def _own(raised: Raised) -> list[Match]:
+    """Own pages by their text, where it was quoted without its code."""
+    found = []
     for name, message in shipped.own_messages():
         fitted = fit(message, raised.message) if weight(message) >= ENOUGH else None
         page = shipped.own_page(name) if fitted else None
         if fitted and page is not None and (not raised.type or raised.type.endswith(page.type)):
-            found_pages.append(Match(page, "likely", ["the text is the one of this code"], fitted.values))
-    return found_pages
+            found.append(Match(page, "likely", ["the text is the one of this code"], fitted.values))
+    return found
 
 
 def _faults(raised: Raised) -> list[Match]:
