@@ -63,7 +63,7 @@ def run(
     device    see `smalti.run.devices.device`; `work`, in products, is for its time estimate
     seed      of an adversarial schedule of the virtual GPU; None: the default, deterministic one
     checks    whether the virtual GPU looks for races and the like; `collect` them instead of raising the first;
-              `strict`: also orders that no document promises
+              `strict`: also orders that no document promises, in what compilers made that rely on them
     repeat    more launches on the same buffers, for timing on a GPU
     max_steps warp instructions after which the virtual GPU stops with SML0816
     progress  called with clusters done and their number
@@ -99,12 +99,13 @@ def _virtual(
     progress: Callable[[int, int], None] | None,
     name: str,
 ) -> Result:
+    from smalti.ptx.producer import producer
     from smalti.run import virtual
     from smalti.vgpu.checks import Checks
 
     parsed = _parsed(module, name) if isinstance(module, str) else module
-    foreign = isinstance(module, str)
-    watch = Checks(collect=collect, strict=strict, foreign=foreign) if checks else None
+    compiler = producer(module) if isinstance(module, str) else ""
+    watch = Checks(collect=collect, strict=strict, compiler=compiler) if checks else None
     start = time.perf_counter()
     ran = virtual.launch(parsed, launch, chosen.arch, seed=seed, checks=watch, progress=progress, max_steps=max_steps)
     seconds = time.perf_counter() - start

@@ -34,24 +34,32 @@ class Checks:
 
     collect   gather reports (each place once) instead of raising the first
     strict    also report orders that every known chip keeps but no document promises
-    foreign   the module is another compiler's: where it has no tcgen05.fence of a kind at all, as those of Triton and
-              CUTLASS, it relies on waits and barriers alone to order tensor memory. That is counted in `relied_on`,
-              and reported under strict. So are matrix descriptors without their constant, and
-              tcgen05.ld and st of lanes 0-31 by every warp, which means its own, as JAX makes them.
+    compiler  who made the module (`smalti.ptx.producer`); "" for people and for ourselves. What compilers rely on
+              counts as kept in what they made, unless strict. Triton and CUTLASS have no tcgen05.fence of a kind at
+              all, but waits and barriers alone to order tensor memory: where a module of theirs lacks a kind, the
+              places are counted in `relied_on`. Not so with nvcc, which translates what people wrote. JAX leaves the
+              constant of matrix descriptors out; JAX and TileLang give tcgen05.ld and st lanes 0-31 in every warp,
+              which means the warp's own.
     """
 
     collect: bool = False
     strict: bool = False
-    foreign: bool = False
+    compiler: str = ""
     reports: list[SmaltiError] = field(default_factory=list)
 
     def attach(self, machine: Machine) -> None:
         self.machine = machine
         self.races = races.Races(self.report, self.strict)
-        relied = tensor.fences_left_out(machine.program) if self.foreign and not self.strict else frozenset()
+        habit = self.lenient and self.compiler != "nvvm"
+        relied = tensor.fences_left_out(machine.program) if habit else frozenset()
         self.order = tensor.TensorOrder(self.report, self.strict, relied)
         self._seen: set[Any] = set()
         self._installed = False
+
+    @property
+    def lenient(self) -> bool:
+        """Whether what every tried chip does, and compilers rely on, counts as kept."""
+        return bool(self.compiler) and not self.strict
 
     @property
     def relied_on(self) -> int:

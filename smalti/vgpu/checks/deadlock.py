@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from smalti.vgpu.machine import Machine
     from smalti.vgpu.warp import Gang
 
 _MOST = 12  # gangs listed one by one; a grid-wide hang repeats itself
 
 
-def describe(machine: Machine, gangs: list[Gang]) -> str:
+def describe(gangs: list[Gang]) -> str:
     """One clause a waiting gang: who, at which line, for which barrier and phase, and what it lacks."""
     parts = []
     for g in gangs[:_MOST]:

@@ -235,7 +235,7 @@ def _refuse(g: Gang, step: Step, operand: str, reason: str) -> SmaltiError:
 def _lenient(g: Gang) -> bool:
     """Whether what every tried chip does, and compilers rely on, counts: in other compilers' kernels, unless strict."""
     checks = g.machine.checks
-    return checks is None or (checks.foreign and not checks.strict)
+    return checks is None or checks.lenient
 
 
 def _operand(
