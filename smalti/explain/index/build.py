@@ -16,7 +16,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from smalti.explain.template import skeleton, words
 
 LARGEST_FILE = 4 << 20
 MOST_FILES = 20_000
-ANALYSIS = 2  # a change here rebuilds records from cached summaries
+ANALYSIS = 3  # a change here rebuilds records from cached summaries
 SMALL_ENOUGH_TO_STAY = 40  # files that are not worth worker processes
 
 
@@ -238,19 +238,17 @@ def _summaries(
     jobs.sort(key=lambda job: -len(job[0]))  # long ones first, so that the workers end together
     skipped: list[tuple[str, str]] = []
     workers = min(os.cpu_count() or 1, 8)
-    if len(jobs) > SMALL_ENOUGH_TO_STAY and workers > 1:
-        with ProcessPoolExecutor(workers) as pool:
-            results: Iterable[tuple[str, str | None, str]] = pool.map(summary, jobs, chunksize=2)
-            results = list(results)
-    else:
-        results = map(summary, jobs)
-    for done, (name, made, why) in enumerate(results, 1):
-        if made is None:
-            skipped.append((files[name].path, why))
-        else:
-            found[name] = made
-        if done % 100 == 0:
-            say(f"read {done} of {len(jobs)} files")
+    with ExitStack() as stack:
+        results: Iterable[tuple[str, str | None, str]] = map(summary, jobs)
+        if len(jobs) > SMALL_ENOUGH_TO_STAY and workers > 1:
+            results = stack.enter_context(ProcessPoolExecutor(workers)).map(summary, jobs, chunksize=2)
+        for done, (name, made, why) in enumerate(results, 1):
+            if made is None:
+                skipped.append((files[name].path, why))
+            else:
+                found[name] = made
+            if done % 100 == 0:
+                say(f"read {done} of {len(jobs)} files")
     return found, len(jobs), skipped
 
 

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from smalti.explain.index.trees import holds, key, names, parse, rebuilt, show, versioned, walk
+
 _SIMPLE = frozenset(["None", "True", "False", "0", "1"])
 DEEPEST = 6  # layers of definitions put in
 LONGEST = 600
@@ -27,48 +29,6 @@ class Condition:
     text: str
     tree: ast.expr | None
     stale: bool = False
-
-
-def parse(text: str) -> ast.expr | None:
-    """The expression `text`, or None."""
-    try:
-        return ast.parse(f"({text})", mode="eval").body
-    except (SyntaxError, ValueError, MemoryError, RecursionError):
-        return None
-
-
-def key(tree: ast.AST) -> str:
-    """Text with versions; kept on the node, which nobody changes after it is made."""
-    text = tree.__dict__.get("_key")
-    if text is None:
-        try:
-            text = ast.unparse(tree)
-        except (ValueError, RecursionError):  # a string that this Python cannot write: equal to nothing but itself
-            text = f"(…{id(tree)})"
-        tree.__dict__["_key"] = text
-    return str(text)
-
-
-def show(tree: ast.AST) -> str:
-    """Text without versions."""
-    return re.sub(r"\(…\d+\)", "(…)", _VERSION.sub("", key(tree)))
-
-
-def rebuilt(node: Any, change: Callable[[Any], Any]) -> Any:
-    """`node` with `change` applied to its children; the same object where none changed."""
-    altered: dict[str, Any] = {}
-    for name in node._fields:
-        value = getattr(node, name, None)
-        if isinstance(value, ast.AST):
-            if (new := change(value)) is not value:
-                altered[name] = new
-        elif isinstance(value, list):
-            items = [change(v) if isinstance(v, ast.AST) else v for v in value]
-            if any(a is not b for a, b in zip(items, value, strict=True)):
-                altered[name] = items
-    if not altered:
-        return node
-    return type(node)(**{n: altered.get(n, getattr(node, n, None)) for n in node._fields})
 
 
 def _as_call(text: str) -> str:
@@ -109,9 +69,9 @@ class View:
             else:
                 shown = text if held else f"not ({text})"
             found.append(Condition(kind, shown, tree))
-            for node in ast.walk(tree) if tree is not None else ():
-                if isinstance(node, ast.Name) and "·" in node.id:
-                    seen.setdefault(_VERSION.sub("", node.id), set()).add(node.id)
+            for name in names(tree) if tree is not None else ():
+                if "·" in name:
+                    seen.setdefault(_VERSION.sub("", name), set()).add(name)
         mixed = {name for name, versions in seen.items() if len(versions) > 1}
         return [Condition(c.kind, c.text, c.tree, _uses(c.tree, mixed)) for c in found]
 
@@ -161,6 +121,8 @@ class View:
         """One layer of definitions put in for versioned names."""
 
         def change(node: Any) -> Any:
+            if not versioned(node):
+                return node
             if isinstance(node, ast.IfExp):  # tests stay as they are, so that equal ones are seen to be equal
                 body, other = change(node.body), change(node.orelse)
                 same = body is node.body and other is node.orelse
@@ -230,7 +192,7 @@ class View:
     def promising(self, found: list[Condition]) -> bool:
         """Whether the innermost conditions can be decided at all by what their names stand for."""
         for tree in [c.tree for c in found if c.tree is not None][-TRIED:]:
-            for node in ast.walk(tree):
+            for node in walk(tree):
                 if isinstance(node, ast.BinOp) and isinstance(node.op, ast.FloorDiv | ast.Mod | ast.Sub | ast.Div):
                     return True
                 names = self._texts(node) if isinstance(node, ast.Name) else []
@@ -262,10 +224,10 @@ class View:
         return ast.IfExp(test=test, body=body, orelse=other)
 
 
-def _uses(tree: ast.expr | None, names: set[str]) -> bool:
-    if tree is None or not names:
+def _uses(tree: ast.expr | None, mixed: set[str]) -> bool:
+    if tree is None or not mixed:
         return False
-    return any(isinstance(n, ast.Name) and _VERSION.sub("", n.id) in names for n in ast.walk(tree))
+    return any(_VERSION.sub("", name) in mixed for name in names(tree))
 
 
 def _compatible(one: list[Any], steps: list[Any]) -> bool:
@@ -345,7 +307,7 @@ class Decider:
         if isinstance(tree.left, ast.Constant) and isinstance(tree.right, ast.Constant):
             return _arithmetic(tree) or tree
         same = isinstance(tree.op, ast.FloorDiv | ast.Div | ast.Mod | ast.Sub) and key(tree.left) == key(tree.right)
-        if same and not any(isinstance(n, ast.Call) for n in ast.walk(tree.left)):
+        if same and not holds(tree.left, ast.Call):
             value = 1 if isinstance(tree.op, ast.FloorDiv | ast.Div) else 0
             self.why.append(f"`{show(tree)}` is {value}")
             return ast.Constant(value)
@@ -416,7 +378,7 @@ def _choices(trees: list[ast.expr]) -> list[ast.expr]:
     """The tests that most conditional values hang on; any choice of tests is sound."""
     found: dict[str, list[ast.expr]] = {}
     for tree in trees:
-        for node in ast.walk(tree):
+        for node in walk(tree) if holds(tree, ast.IfExp) else ():
             if isinstance(node, ast.IfExp):
                 found.setdefault(key(node.test), []).append(node.test)
     return [nodes[0] for nodes in sorted(found.values(), key=len, reverse=True)[:2]]

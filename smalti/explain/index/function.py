@@ -5,12 +5,13 @@ Reads one function's tree; knows of its file only the names that the file declar
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
 from smalti.explain.index import text as words
+from smalti.explain.index.nodes import children, mentions, parameters
+from smalti.explain.index.raised import Built, given_message, returned
 from smalti.explain.index.text import code, dotted
 
 if TYPE_CHECKING:
@@ -19,71 +20,11 @@ if TYPE_CHECKING:
 MOST_CALLS = 400  # argument texts kept in one function
 
 Path = list[tuple[int, bool]]  # conditions of the enclosing function that hold, and how
-_SKIPPED = {
-    "lpar", "rpar", "comma", "semicolon", "leading_lines", "header", "footer", "lines_after_decorators",
-    "leading_whitespace", "trailing_whitespace", "equal", "dot", "operator", "asynchronous", "lbracket",
-    "rbracket", "lbrace", "rbrace", "newline", "comment", "indent", "colon",
-}  # fmt: skip
-_FIELDS: dict[type, tuple[str, ...]] = {}
-_NO_NODES = (str, bool, int, cst.MaybeSentinel)
-_BUILTIN_CALLS = frozenset(
-    [
-        "isinstance",
-        "len",
-        "range",
-        "zip",
-        "enumerate",
-        "print",
-        "getattr",
-        "setattr",
-        "hasattr",
-        "str",
-        "int",
-        "float",
-        "bool",
-        "tuple",
-        "list",
-        "dict",
-        "set",
-        "type",
-        "repr",
-        "sum",
-        "max",
-        "min",
-        "any",
-        "all",
-        "map",
-        "filter",
-        "sorted",
-        "reversed",
-        "iter",
-        "next",
-        "super",
-        "id",
-        "hash",
-        "abs",
-        "frozenset",
-    ]
+_BUILTIN_CALLS = frozenset(  # say nothing of who can reach whom
+    ["isinstance", "len", "range", "zip", "enumerate", "print", "getattr", "setattr", "hasattr", "str", "int", "float"]
+    + ["bool", "tuple", "list", "dict", "set", "type", "repr", "sum", "max", "min", "any", "all", "map", "filter"]
+    + ["sorted", "reversed", "iter", "next", "super", "id", "hash", "abs", "frozenset"]
 )
-
-
-def children(node: cst.CSTNode) -> list[cst.CSTNode]:
-    """Child nodes that carry meaning, in order."""
-    kind = type(node)
-    names = _FIELDS.get(kind)
-    if names is None:
-        names = tuple(
-            f.name for f in dataclasses.fields(kind) if not f.name.startswith("whitespace") and f.name not in _SKIPPED
-        )
-        _FIELDS[kind] = names
-    found: list[cst.CSTNode] = []
-    for name in names:
-        value = getattr(node, name)
-        if type(value) in (list, tuple):
-            found.extend(value)
-        elif value is not None and type(value) not in _NO_NODES:
-            found.append(value)
-    return found
 
 
 class FunctionReader:
@@ -115,7 +56,7 @@ class FunctionReader:
             "name": self.qualified,
             "class": self.owner,
             "line": self.module.lines.of(node) if node is not None else 0,
-            "params": _parameters(node) if node is not None else [],
+            "params": parameters(node) if node is not None else [],
             "conditions": self.conditions,
             "definitions": self.definitions,
             "loops": self.loops,
@@ -131,7 +72,7 @@ class FunctionReader:
         if node is not None:
             for decorator in node.decorators:
                 names: set[str] = set()
-                _mentions(decorator, names)
+                mentions(decorator, names)
                 entry["registered"].append(sorted(names))
                 called = getattr(decorator.decorator, "func", decorator.decorator)
                 entry["decorators"].append(dotted(called))
@@ -160,7 +101,7 @@ class FunctionReader:
             self._mention(node.test, path)
             site = self._site(node, "assert", None, [*path, (test, False)])
             if node.msg is not None:
-                site["wordings"] = words.wordings(node.msg, self._lookup(path))
+                site["wordings"] = words.wordings(node.msg, self.lookup(path))
                 site["status"] = "text" if site["wordings"] else "computed"
                 self._mention(node.msg, path)
             path.append((test, True))
@@ -180,7 +121,7 @@ class FunctionReader:
             self._mention(node, path)
             if self.qualified == "<module>":
                 names: set[str] = set()
-                _mentions(node, names)
+                mentions(node, names)
                 if 2 <= len(names) <= 40:
                     self.groups.append(sorted(names))
         return isinstance(node, cst.Raise | cst.Return | cst.Continue | cst.Break)
@@ -237,7 +178,7 @@ class FunctionReader:
         return len(self.conditions) - 1
 
     def _walruses(self, node: cst.CSTNode) -> None:
-        stack = [node]
+        stack = [node] if self.module.walruses else []
         while stack:
             one = stack.pop()
             if isinstance(one, cst.NamedExpr) and isinstance(one.target, cst.Name):
@@ -394,7 +335,7 @@ class FunctionReader:
                         self._function(extra, name, name)
         made: set[str] = set()
         for decorator in node.decorators:
-            _mentions(decorator, made)
+            mentions(decorator, made)
         self.refs |= made
         self.module.classes[name] = {
             "bases": [dotted(a.value) or dotted(getattr(a.value, "value", a.value)) for a in node.bases],
@@ -415,10 +356,10 @@ class FunctionReader:
                         for small in one.body:
                             if isinstance(small, cst.Assign):
                                 reader._assign(small, [])
-                found = _find_init(statement)
+                found = given_message(statement)
                 if found is not None:
-                    wordings = words.wordings(found, reader._lookup([]))
-                    params = [p[0] for p in _parameters(statement)][1:]
+                    wordings = words.wordings(found, reader.lookup([]))
+                    params = [p[0] for p in parameters(statement)][1:]
                     if not wordings and isinstance(found, cst.Name) and found.value in params:
                         wordings = [words.hole(found.value)]
                     return {"params": params, "wordings": wordings}
@@ -428,7 +369,7 @@ class FunctionReader:
 
     def _mention(self, node: cst.CSTNode, path: Path) -> None:
         calls: list[cst.Call] = []
-        _mentions(node, self.refs, calls)
+        mentions(node, self.refs, calls)
         for call in calls:
             name = dotted(call.func)
             if not name or name in _BUILTIN_CALLS or len(self.calls) >= MOST_CALLS:
@@ -449,13 +390,13 @@ class FunctionReader:
                 }
             )
 
-    def _lookup(self, path: Path) -> words.Lookup:
+    def lookup(self, path: Path) -> words.Lookup:
         """Values of a name at this place: the last definition on each way here, helpers, module constants."""
 
         def look(name: str) -> list[cst.BaseExpression]:
             if name.endswith("()"):
                 helper = self.module.helpers.get(name[:-2])
-                return _returned(helper) if helper is not None else []
+                return returned(helper) if helper is not None else []
             found = [v for v in self.values.get(name, []) if _compatible(v[2], path)]
             if found:
                 cover = max((i for i, v in enumerate(found) if _within(v[2], path)), default=0)
@@ -474,7 +415,7 @@ class FunctionReader:
         return look
 
     def _site(self, node: cst.CSTNode, kind: str, raised: Any, path: Path) -> dict[str, Any]:
-        built = _Built(self, path)
+        built = Built(self, path)
         if kind == "assert":
             built.type, built.status, built.wordings = "AssertionError", "none", [""]
         else:
@@ -491,142 +432,6 @@ class FunctionReader:
         }
         self.sites.append(site)
         return site
-
-
-class _Built:
-    """What a raise statement raises: type, wordings, and how they were found."""
-
-    def __init__(self, function: FunctionReader, path: Path) -> None:
-        self.function = function
-        self.path = path
-        self.type = ""
-        self.wordings: list[str] = []
-        self.status = "computed"  # text | none | helper | variable | re-raised | computed
-        self.args: list[list[str]] = []
-
-    def read(self, node: cst.BaseExpression | None, depth: int = 2, status: str = "text") -> None:
-        caught = {name: types for name, types in self.function.caught if name}
-        if node is None:
-            self.status = "re-raised"
-            self.type = self.function.caught[-1][1] if self.function.caught else ""
-            return
-        called = getattr(node, "func", None)
-        if isinstance(called, cst.Attribute) and called.attr.value == "with_traceback":
-            self.read(called.value, depth, status)
-            return
-        if isinstance(node, cst.Name | cst.Attribute):
-            self._name(dotted(node), caught, depth, status)
-        elif isinstance(node, cst.Call):
-            self._call(node, depth, status)
-
-    def _name(self, name: str, caught: dict[str, str], depth: int, status: str) -> None:
-        if name in caught:
-            self.status, self.type = "re-raised", caught[name]
-            return
-        values = [v for v in self.function._lookup(self.path)(name) if isinstance(v, cst.Call)]
-        if values and depth and name not in self.function.module.constants:
-            self.read(values[-1], depth - 1, "variable" if status == "text" else status)
-            return
-        self.type, self.wordings, self.status = name, [""], "none"
-
-    def _call(self, node: cst.Call, depth: int, status: str) -> None:
-        name = dotted(node.func)
-        helper = self.function.module.helpers.get(name)
-        if helper is not None and depth:
-            for value in _returned(helper):
-                if isinstance(value, cst.Call) and dotted(value.func)[:1].isupper():
-                    self.read(value, depth - 1, "helper")
-                    return
-        self.type = name
-        look = self.function._lookup(self.path)
-        self.args = [words.wordings(a.value, look) for a in node.args if not a.star]
-        message = next((a for a in node.args if a.keyword is None or a.keyword.value in ("message", "msg")), None)
-        if message is None:
-            self.wordings, self.status = [""], "none" if status == "text" else status
-            return
-        self.wordings = words.wordings(message.value, look)
-        self.status = status
-        if not self.wordings:  # the message is the text of a value
-            plain = isinstance(message.value, cst.Name | cst.Call | cst.Attribute | cst.Subscript | cst.Tuple)
-            self.status = "value" if plain else "computed"
-            self.wordings = [words.hole(code(message.value))] if plain else []
-
-
-def _mentions(node: cst.CSTNode, names: set[str], calls: list[cst.Call] | None = None) -> None:
-    """Dotted names in an expression or simple statement, and its calls."""
-    stack = [node]
-    while stack:
-        one = stack.pop()
-        if isinstance(one, cst.Attribute):
-            if name := dotted(one):
-                names.add(name)
-            if not isinstance(one.value, cst.Name | cst.Attribute) or (
-                isinstance(one.value, cst.Attribute) and not dotted(one).lstrip(".").count(".")
-            ):
-                stack.append(one.value)
-            continue
-        if isinstance(one, cst.Name):
-            names.add(one.value)
-            continue
-        if calls is not None and isinstance(one, cst.Call):
-            calls.append(one)
-        if isinstance(one, cst.Arg):
-            stack.append(one.value)
-            continue
-        if isinstance(one, cst.Annotation | cst.SimpleString):
-            continue
-        stack.extend(children(one))
-
-
-def _parameters(node: cst.FunctionDef) -> list[tuple[str, str, str | None]]:
-    """(name, kind, default text) of each parameter; kinds: place, star, named, spread."""
-    p = node.params
-    found: list[tuple[str, str, str | None]] = []
-
-    def add(params: Any, kind: str) -> None:
-        for one in params:
-            default = code(one.default)[:120] if one.default is not None else None
-            found.append((one.name.value, kind, default))
-
-    add(p.posonly_params, "place")
-    add(p.params, "place")
-    if isinstance(p.star_arg, cst.Param):
-        found.append((p.star_arg.name.value, "star", None))
-    add(p.kwonly_params, "named")
-    if p.star_kwarg is not None:
-        found.append((p.star_kwarg.name.value, "spread", None))
-    return found
-
-
-def _returned(node: cst.FunctionDef) -> list[cst.BaseExpression]:
-    """Expressions that a small helper returns, its local names put in where they are plain."""
-    found: list[cst.BaseExpression] = []
-    stack: list[Any] = list(node.body.body)
-    while stack:
-        one = stack.pop(0)
-        if isinstance(one, cst.SimpleStatementLine):
-            found += [s.value for s in one.body if isinstance(s, cst.Return) and s.value is not None]
-        elif isinstance(one, cst.If | cst.With | cst.For | cst.Try | cst.Else):
-            stack.extend(one.body.body)
-            if isinstance(orelse := getattr(one, "orelse", None), cst.CSTNode):
-                stack.append(orelse)
-    return found[:4]
-
-
-def _find_init(node: cst.FunctionDef) -> cst.BaseExpression | None:
-    """The message that `super().__init__(…)` or `return …` of __str__ gets."""
-    stack: list[cst.CSTNode] = [node.body]
-    while stack:
-        one = stack.pop(0)
-        if node.name.value == "__str__" and isinstance(one, cst.Return) and one.value is not None:
-            return one.value
-        if isinstance(one, cst.Call) and isinstance(one.func, cst.Attribute) and one.args:
-            owner = one.func.value
-            called = isinstance(owner, cst.Call) and dotted(owner.func) == "super"
-            if one.func.attr.value == "__init__" and (called or dotted(owner)[:1].isupper()):
-                return one.args[0 if called else min(1, len(one.args) - 1)].value
-        stack.extend(children(one))
-    return None
 
 
 def _item(value: cst.BaseExpression | None, index: int) -> cst.BaseExpression | None:

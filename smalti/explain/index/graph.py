@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import heapq
 import re
+from collections import deque
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 COST = {"call": 1.0, "nested": 0.5, "mention": 1.5, "registered": 1.0, "created": 1.5, "class": 2.0, "name": 5.0}
@@ -271,3 +273,39 @@ class Graph:
             steps.append((current, self.edges[before][current]))
             current = before
         return steps[::-1]
+
+    @cached_property
+    def before(self) -> dict[str, list[str]]:
+        """Nodes with an edge to each node, sorted."""
+        found: dict[str, list[str]] = {}
+        for start in sorted(self.edges):
+            for end in self.edges[start]:
+                found.setdefault(end, []).append(start)
+        return found
+
+    def another_path(self, node: str, entry: str, blocked: set[str]) -> list[tuple[str, str]] | None:
+        """A path from `entry` to `node` whose last step starts at none of `blocked`; None where there is none."""
+        last = [start for start in self.before.get(node, ()) if start not in blocked]
+        known = []
+        for start in last:
+            for cost, one, _ in self.labels.get(start, ()):
+                path = self.path(start, entry) if one == entry else []
+                if path and all(step != node for step, _ in path):
+                    known.append((cost + COST[self.edges[start][node]], [*path, (node, self.edges[start][node])]))
+        if known:
+            return min(known)[1]
+        after = dict.fromkeys(last, node)  # searched backwards, by number of steps
+        queue = deque(last)
+        while queue:
+            current = queue.popleft()
+            if current == entry:
+                steps = [(entry, "")]
+                while current != node:
+                    current, before = after[current], current
+                    steps.append((current, self.edges[before][current]))
+                return steps
+            for start in self.before.get(current, ()):
+                if start not in after and start != node:
+                    after[start] = current
+                    queue.append(start)
+        return None

@@ -10,10 +10,11 @@ from typing import Any
 
 import libcst as cst
 
-from smalti.explain.index.function import FunctionReader, children
+from smalti.explain.index.function import FunctionReader
+from smalti.explain.index.nodes import children
 from smalti.explain.index.text import dotted
 
-FORMAT = 3  # of the summaries; a change makes every cached one stale
+FORMAT = 4  # of the summaries; a change makes every cached one stale
 
 _TOKEN = re.compile(
     r"#[^\n]*"
@@ -55,6 +56,7 @@ class ModuleReader:
         self.exported: list[str] | None = None
         self.helpers: dict[str, cst.FunctionDef] = {}
         self.lines = _Lines(tree, source)
+        self.walruses = ":=" in source
         self._declare(tree.body)
         self._declare_nested(tree)
         FunctionReader(self, "<module>", None, "").read(tree.body)

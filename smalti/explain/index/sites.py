@@ -12,12 +12,14 @@ from zlib import crc32
 
 from smalti.explain import families
 from smalti.explain.index import conditions as logic
-from smalti.explain.index.conditions import Condition, View, contradiction, show
+from smalti.explain.index.conditions import Condition, View, contradiction
 from smalti.explain.index.graph import Graph
+from smalti.explain.index.trees import key, names, parse, rebuilt, show, tidy
 from smalti.explain.template import chunks, skeleton
 
 MOST_STEPS = 4  # calls followed back from the raise for tier 3
 LONGEST = 600
+ALWAYS = "always, once this line is reached"
 
 
 def identity(package: str, function: str, kind: str, template: str, ordinal: int) -> str:
@@ -46,6 +48,8 @@ def records(graph: Graph, package: str, paths: dict[str, str], names: list[str])
                 anchor = display if site["kind"] == "raise" else guard["1"] or display
                 key = (name, function["name"], kind, skeleton(anchor))
                 seen[key] = seen.get(key, 0) + 1
+                if guard["kind"] == "assert" and guard["1"] == "not False":
+                    guard = {**guard, "1": ALWAYS}
                 node = f"{name}:{function['name']}"
                 record = {
                     "id": identity(package, node, kind, anchor, seen[key]),
@@ -112,7 +116,7 @@ def tiers(view: View, site: dict[str, Any]) -> dict[str, Any]:
     stated = [c.text + (" (as its names were then)" if c.stale else "") for c in found]
     inner = [i for i, (_, held) in enumerate(site["path"])]
     if not inner:
-        return {"1": "always, once this line is reached", "2": [], "kind": "always"}
+        return {"1": ALWAYS, "2": [], "kind": "always"}
     last = found[-1]
     return {"1": last.text[:LONGEST], "2": [s[:LONGEST] for s in stated], "kind": last.kind}
 
@@ -134,11 +138,11 @@ def _entries(graph: Graph, node: str, view: View, site: dict[str, Any], record: 
         if inside:
             one["verdict"] = "refuted"
         elif blocked and len(path) > 1 and path[-2][0] in blocked:
-            other = _another_way(graph, node, entry, set(blocked))
+            other = graph.another_path(node, entry, set(blocked))
             if other is None:
                 one.update(verdict="refuted", reason="; ".join(dict.fromkeys(blocked.values())))
             else:
-                path = [*graph.path(other, other)[:-1], (other, ""), (node, graph.edges[other][node])]
+                path = other
         one["path"] = [{"node": n.replace(":", "."), "by": kind} for n, kind in path]
         if one["verdict"] == "reached":
             _rewrite(graph, path, view, own, site, one)
@@ -159,7 +163,7 @@ def _blocked(graph: Graph, node: str, view: View, own: list[Condition], site: di
     if any(call["to"].rsplit(".", 1)[-1] == own_name for call in view.function["calls"]):
         return found  # it may call itself with other values
     tests = [c.tree for c in own if c.tree is not None][-logic.TRIED :]
-    used = {n.id for tree in tests for n in ast.walk(tree) if isinstance(n, ast.Name)} & set(view.params)
+    used = {name for tree in tests for name in names(tree)} & set(view.params)
     if not used:
         return found
     for caller in graph.callers.get(node, ()):
@@ -184,20 +188,6 @@ def _blocked(graph: Graph, node: str, view: View, own: list[Condition], site: di
     return found
 
 
-def _another_way(graph: Graph, node: str, entry: str, blocked: set[str]) -> str | None:
-    """A node with an edge to `node`, reachable from `entry`, that is not blocked."""
-    seen, queue = {entry}, [entry]
-    while queue:
-        current = queue.pop()
-        for target in graph.edges.get(current, ()):
-            if target == node and current not in blocked:
-                return current
-            if target not in seen and target != node:
-                seen.add(target)
-                queue.append(target)
-    return None
-
-
 def _refuted(view: View, found: list[Condition], path: list[Any], never: logic.Never) -> str | None:
     current = found
     for _ in range(4):
@@ -213,7 +203,7 @@ def _refuted(view: View, found: list[Condition], path: list[Any], never: logic.N
 
 def _put(condition: Condition, view: View, path: list[Any]) -> Condition:
     tree = view.expand(condition.tree, path) if condition.tree is not None else None
-    if tree is condition.tree or tree is None or len(logic.key(tree)) > 2 * LONGEST:
+    if tree is condition.tree or tree is None or len(key(tree)) > 2 * LONGEST:
         return condition
     return Condition(condition.kind, condition.text, tree, condition.stale)
 
@@ -224,10 +214,10 @@ def _full(tree: ast.expr, view: View, path: list[Any]) -> ast.expr | None:
         grown = view.expand(tree, path)
         if grown is tree:
             break
-        if len(logic.key(grown)) > LONGEST:
+        if len(key(grown)) > LONGEST:
             return None
         tree = grown
-    open_names = [n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and "·" in n.id]
+    open_names = [name for name in names(tree) if "·" in name]
     loops = {c[1].split(" in ")[0] for c in view.function["conditions"] if c[0] == "for"}
     bound = {name.strip(" ()") for text in loops for name in text.split(",")}
     if any(name.partition("·")[0] not in bound for name in open_names):
@@ -282,8 +272,10 @@ def _rewrite(
                 if full is not None:
                     moved.append(full)
         complete = len(moved) == len(trees) * max(1, min(3, len(calls))) and len(calls) <= 3
-        trees = list({logic.key(tree): tree for tree in moved}.values()) if complete else []
+        trees = list({key(tree): tree for tree in moved}.values()) if complete else []
+    trees = [tidy(tree) for tree in trees]
     text = " or ".join(f"({show(t)})" if len(trees) > 1 else show(t) for t in trees)
+    text = "always" if any(isinstance(t, ast.Constant) and t.value is True for t in trees) else text
     if trees and len(text) <= LONGEST:
         one["guard"] = text
 
@@ -305,15 +297,14 @@ def _outer_names(outer: View, trees: list[ast.expr], function: dict[str, Any]) -
     """Names that an inner function takes from the one around it, where they have one definition there."""
     own = {p[0] for p in function["params"]}
     found: dict[str, ast.expr] = {}
-    for node in (n for tree in trees for n in ast.walk(tree)):
-        if isinstance(node, ast.Name) and node.id not in own:
-            made = outer.definitions.get(node.id, [])
-            if not made and node.id in outer.params:
-                found[node.id] = node
-            elif len(made) == 1 and made[0][1] and node.id not in outer.params:
-                tree = outer._versioned(made[0][1], made[0][0], made[0][2])
-                if tree is not None:
-                    found[node.id] = tree
+    for name in sorted({name for tree in trees for name in names(tree)} - own):
+        made = outer.definitions.get(name, [])
+        if not made and name in outer.params:
+            found[name] = ast.Name(id=name, ctx=ast.Load())
+        elif len(made) == 1 and made[0][1] and name not in outer.params:
+            tree = outer._versioned(made[0][1], made[0][0], made[0][2])
+            if tree is not None:
+                found[name] = tree
     return found
 
 
@@ -351,7 +342,7 @@ def _bound(callee: dict[str, Any], call: dict[str, Any], outer: View) -> dict[st
     spread = [outer._versioned(text.lstrip("*"), call["order"], call["path"]) for text in call["spread"]]
     if not spread:
         for name, _, default in open_params:
-            if default is not None and (tree := logic.parse(default)) is not None:
+            if default is not None and (tree := parse(default)) is not None:
                 bound[name] = tree
     elif len(spread) == 1 and spread[0] is not None:
         whole = outer.expand(spread[0], call["path"])
@@ -381,7 +372,7 @@ def _replace(tree: ast.expr, bound: dict[str, ast.expr], unknown: set[str]) -> a
 
     def change(node: Any) -> Any:
         if not isinstance(node, ast.Name):
-            return logic.rebuilt(node, change)
+            return rebuilt(node, change)
         if node.id in bound:
             return bound[node.id]
         if "·" in node.id:  # the name of a loop of the callee
@@ -404,7 +395,7 @@ def _moved(condition: Condition, bound: dict[str, ast.expr], view: View, path: l
 
     def change(node: Any) -> Any:
         if not isinstance(node, ast.Name):
-            return logic.rebuilt(node, change)
+            return rebuilt(node, change)
         if node.id in bound:
             return bound[node.id]
         if "·" in node.id or node.id in view.params:

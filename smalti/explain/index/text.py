@@ -13,43 +13,83 @@ MOST_WORDINGS = 8  # alternatives kept of one message
 LONGEST = 400  # characters of one expression's text
 _MODULE = cst.Module([])
 
-_SIGNS = {
-    cst.Equal: "==",
-    cst.NotEqual: "!=",
-    cst.LessThan: "<",
-    cst.LessThanEqual: "<=",
-    cst.GreaterThan: ">",
-    cst.GreaterThanEqual: ">=",
-    cst.In: "in",
-    cst.Is: "is",
-}
+_SIGNS: dict[type, str] = {
+    cst.Equal: "==", cst.NotEqual: "!=", cst.LessThan: "<", cst.LessThanEqual: "<=", cst.GreaterThan: ">",
+    cst.GreaterThanEqual: ">=", cst.In: "in", cst.Is: "is",
+    cst.And: "and", cst.Or: "or", cst.Add: "+", cst.Subtract: "-", cst.Multiply: "*", cst.Divide: "/",
+    cst.FloorDivide: "//", cst.Modulo: "%", cst.Power: "**", cst.MatrixMultiply: "@", cst.LeftShift: "<<",
+    cst.RightShift: ">>", cst.BitAnd: "&", cst.BitOr: "|", cst.BitXor: "^",
+}  # fmt: skip
+_UNARY: dict[type, str] = {cst.Not: "not", cst.Minus: "-", cst.Plus: "+", cst.BitInvert: "~"}
 
 Lookup = Callable[[str], list[cst.BaseExpression]]  # values that a name can have where the message is built
 
 
 def code(node: Any) -> str:
     """Source text of an expression on one line."""
-    kind: Any = type(node)
-    if node.__class__ is cst.Name and not node.lpar:
-        return str(node.value)
-    if kind is cst.Attribute and not node.lpar:
-        return f"{code(node.value)}.{node.attr.value}"
-    if kind is cst.Integer:
-        return str(node.value)
-    if kind is cst.Call and not node.lpar:
-        return f"{code(node.func)}({', '.join(map(_argument, node.args))})"
-    if kind is cst.Comparison and not node.lpar and len(node.comparisons) == 1:
-        target = node.comparisons[0]
-        if sign := _SIGNS.get(type(target.operator)):
-            return f"{code(node.left)} {sign} {code(target.comparator)}"
-    if kind is cst.SimpleString and "\n" not in node.value:
-        return str(node.value)
+    write = _WRITE.get(node.__class__)
+    text = write(node) if write is not None and len(node.lpar) < 2 else None
+    if text is not None and node.lpar:
+        plain = _space(node.lpar[0].whitespace_after) == _space(node.rpar[0].whitespace_before) == ""
+        text = f"({text})" if plain else None
+    return _generated(node) if text is None else text
+
+
+def _generated(node: Any) -> str:
+    """The same for any node, slowly."""
     text = str(_MODULE.code_for_node(node))
     if "\n" in text or "#" in text:
         text = re.sub(r"(?m)#[^\n'\"]*$", "", text)
         text = " ".join(text.replace("\\\n", " ").split())
         text = re.sub(r"([(\[{]) ", r"\1", re.sub(r",? ([)\]}])", r"\1", text))
     return text
+
+
+def _space(node: Any) -> str | None:
+    """White space as it stands; None for what holds a line's end."""
+    return node.value if node.__class__ is cst.SimpleWhitespace and "\n" not in node.value else None
+
+
+def _comparison(node: cst.Comparison) -> str | None:
+    target = node.comparisons[0]
+    sign = _SIGNS.get(type(target.operator)) if len(node.comparisons) == 1 else None
+    return f"{code(node.left)} {sign} {code(target.comparator)}" if sign else None
+
+
+def _infix(node: cst.BooleanOperation | cst.BinaryOperation) -> str | None:
+    sign: Any = node.operator
+    before, after = _space(sign.whitespace_before), _space(sign.whitespace_after)
+    if before is None or after is None or type(sign) not in _SIGNS:
+        return None
+    return f"{code(node.left)}{before}{_SIGNS[type(sign)]}{after}{code(node.right)}"
+
+
+def _unary(node: cst.UnaryOperation) -> str | None:
+    after = _space(node.operator.whitespace_after)
+    return None if after is None else f"{_UNARY[type(node.operator)]}{after}{code(node.expression)}"
+
+
+def _subscript(node: cst.Subscript) -> str | None:
+    inner = node.slice[0].slice
+    spaces = (node.whitespace_after_value, node.lbracket.whitespace_after, node.rbracket.whitespace_before)
+    several = len(node.slice) > 1 or not isinstance(node.slice[0].comma, cst.MaybeSentinel)
+    if several or not isinstance(inner, cst.Index) or inner.star or any(_space(space) != "" for space in spaces):
+        return None
+    return f"{code(node.value)}[{code(inner.value)}]"
+
+
+_WRITE: dict[type, Callable[[Any], str | None]] = {
+    cst.Name: lambda node: str(node.value),
+    cst.Integer: lambda node: str(node.value),
+    cst.SimpleString: lambda node: None if "\n" in node.value else str(node.value),
+    cst.Attribute: lambda node: f"{code(node.value)}.{node.attr.value}",
+    cst.Call: lambda node: f"{code(node.func)}({', '.join(map(_argument, node.args))})",
+    cst.Comparison: _comparison,
+    cst.BooleanOperation: _infix,
+    cst.BinaryOperation: _infix,
+    cst.UnaryOperation: _unary,
+    cst.Subscript: _subscript,
+}
 
 
 def _argument(node: cst.Arg) -> str:
