@@ -47,7 +47,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     prove.add_argument("--seconds", type=int, default=600, help="time limit of a child process")
     prove.add_argument("--tests", type=Path, help="JAX's folder of tests: run those known to reach a raise, instead")
     prove.add_argument("--every-test", action="store_true", help="with --tests: run all tests of those files")
-    sarif = below.add_parser("sarif", help="rule metadata (SARIF) of Smalti's own codes")
+    sarif = below.add_parser("sarif", help="rule metadata (SARIF) of Smalti's own codes, or of an index")
+    sarif.add_argument("--index", type=Path)
     sarif.add_argument("-o", "--output", type=Path)
 
 
@@ -126,9 +127,16 @@ def _prove(args: argparse.Namespace) -> int:
 
 
 def _sarif(args: argparse.Namespace) -> int:
+    from smalti.explain import store
     from smalti.explain.sarif import rules
+    from smalti.explain.search import page_of
 
-    text = json.dumps(rules(), indent=1)
+    if args.index is None:
+        found = rules()
+    else:
+        one = store.Store(args.index)
+        found = rules((page_of(row, one) for row in one.all()), one.package, one.version)
+    text = json.dumps(found, indent=1)
     if args.output is None:
         print(text)
     else:

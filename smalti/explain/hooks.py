@@ -21,10 +21,11 @@ def hint(raised: BaseException) -> str:
         answer = find(raised)
     except Exception:  # a hint must never hide the error it is about
         return ""
-    if not answer.matches or answer.ambiguous or answer.matches[0].certainty == "similar":
+    first = answer.matches[0] if answer.matches else None
+    if first is None or first.certainty == "similar" or (answer.ambiguous and not first.places):
         return ""
-    page = answer.matches[0].page
-    return f"{page.id}: smalti explain {page.id}"
+    places = f" (one of {len(first.places)} places of this text)" if first.places else ""
+    return f"{first.page.id}: smalti explain {first.page.id}{places}"
 
 
 def load_ipython_extension(shell: Any) -> None:
@@ -36,6 +37,11 @@ def load_ipython_extension(shell: Any) -> None:
             print(line, file=sys.stderr)
 
     shell.set_custom_exc((Exception,), show)
+
+
+def unload_ipython_extension(shell: Any) -> None:
+    """Called by IPython's %unload_ext."""
+    shell.set_custom_exc((), None)
 
 
 def pytest_exception_interact(node: Any, call: Any, report: Any) -> None:
