@@ -205,9 +205,12 @@ def families_page(counts: dict[str, int]) -> str:
     return frame("Families of failures", "".join(parts))
 
 
-def home(counts: dict[str, int], total: int, served: bool) -> str:
-    """The start page: search, and for a server the box that takes a traceback."""
-    options = "".join(f'<option value="{esc(n)}">{esc(n)} ({c})</option>' for n, c in sorted(counts.items()))
+def home(counts: dict[str, int], total: int, served: bool, asked: str = "", family: str = "") -> str:
+    """The start page: search (`asked`, in a `family`), and for a server the box that takes a traceback."""
+    options = "".join(
+        f'<option value="{esc(n)}"{" selected" * (n == family)}>{esc(n)} ({c})</option>'
+        for n, c in sorted(counts.items())
+    )
     paste = (
         '<h2>Paste a traceback</h2><form method="post" action="match.html"><label for="t">Traceback or message</label>'
         '<textarea id="t" name="text"></textarea><p><button>Explain</button></p></form>'
@@ -216,7 +219,8 @@ def home(counts: dict[str, int], total: int, served: bool) -> str:
     )
     form = (
         '<form method="get" action="index.html"><p><label for="q">Search messages, functions, types</label>'
-        '<input type="search" id="q" name="q" autocomplete="off"></p><p><label for="family">Family</label> '
+        f'<input type="search" id="q" name="q" value="{esc(asked)}" autocomplete="off"></p>'
+        '<p><label for="family">Family</label> '
         f'<select id="family" name="family"><option value="">all</option>{options}</select> '
         '<button>Search</button> <span id="state" role="status"></span></p></form>'
     )
@@ -226,8 +230,8 @@ def home(counts: dict[str, int], total: int, served: bool) -> str:
 def answer(found: Answer) -> str:
     """The result of a question, as a document."""
     notes = "".join(f'<p class="warn">{esc(note)}</p>' for note in found.notes)
-    head = "Several pages fit equally well" if found.ambiguous else "Found"
-    if len(found.matches) == 1 and found.matches[0].places:
+    head = "Several pages fit equally well" if found.tied else "Found"
+    if found.matches and found.matches[0].places and not found.tied:
         head = f"One text, raised at {len(found.matches[0].places)} places"
     if not found.matches:
         head, notes = "Nothing found", "<p>Try fewer words, or index the package that raised it.</p>"

@@ -105,6 +105,15 @@ class Answer:
     ambiguous: bool = False
     notes: list[str] = field(default_factory=list)
 
+    @property
+    def tied(self) -> bool:
+        """Whether several texts fit equally well, not only several places of one text."""
+        first = self.matches[0] if self.matches else None
+        if first is None or not self.ambiguous:
+            return False
+        best = (first.certainty, first.strength)
+        return not first.places or any((m.certainty, m.strength) == best for m in self.matches[1:])
+
     def as_json(self) -> dict[str, Any]:
         """The answer as JSON-able data."""
         return {

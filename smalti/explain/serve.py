@@ -23,7 +23,7 @@ from smalti.explain.record import Page
 from smalti.explain.search import complete, find, indexed, page_of
 from smalti.explain.site import IDENTIFIER, asset
 from smalti.explain.store import Store
-from smalti.explain.template import words
+from smalti.explain.template import skeleton, words
 
 LARGEST_BODY = 8 << 20
 _SAFE = {
@@ -56,7 +56,7 @@ class Reference:
 
     def search(self, query: dict[str, str], limit: int, offset: int) -> list[Page]:
         package = query.get("package", "")
-        found = [p for p in self.shipped.values() if package in ("", "smalti") and _fits(p, query)]
+        found: list[Page] = []
         with self.lock:
             for store in self.stores:
                 if package in ("", store.package):
@@ -65,6 +65,10 @@ class Reference:
                         function=query.get("function", ""), limit=limit + offset,
                     )  # fmt: skip
                     found += [page_of(row, store) for row in rows]
+        indexed_texts = {skeleton(p.message) for p in found}
+        for page in self.shipped.values() if package in ("", "smalti") else ():
+            if _fits(page, query) and not (page.kind == "known" and skeleton(page.message) in indexed_texts):
+                found.append(page)
         return found[offset : offset + limit]
 
     def families(self) -> dict[str, int]:
@@ -150,7 +154,8 @@ def application(stores: list[Store], allow_origin: str = "") -> Starlette:
     async def home(request: Request) -> Response:
         query = {k: v[:2000] for k, v in request.query_params.items()}
         counts = await run_in_threadpool(reference.families)
-        body = pages.home(counts, sum(counts.values()), served=True)
+        asked, family = query.get("q", ""), query.get("family", "")
+        body = pages.home(counts, sum(counts.values()), served=True, asked=asked, family=family)
         if query.get("q") or query.get("family"):
             found = await run_in_threadpool(reference.search, query, 100, 0)
             rows = [(p.id, p.type, p.message or p.title, f"{p.path}:{p.line}" if p.line else p.origin) for p in found]

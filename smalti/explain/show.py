@@ -20,11 +20,10 @@ def answer(found: Answer, width: int = 100) -> str:
         return f"Nothing found. {' '.join(told)}\n"
     blocks = list(found.notes)
     first, others = found.matches[0], found.matches[1:]
-    tied = found.ambiguous and (not first.places or any(_equal(first, other) for other in others))
     near = first.certainty == "similar"
     if near and first.strength >= 80 and all(first.strength >= other.strength + 15 for other in others):
         blocks += ["No page has exactly this text. By far the nearest:", match(first, width)]
-    elif tied or near:
+    elif found.tied or near:
         why = "No page has exactly this text. The nearest:" if near else "Several pages fit equally well:"
         blocks.append(why + "\n" + "\n".join(_line(m) for m in found.matches))
         blocks.append(f"Read one with: smalti explain {first.page.id}")
@@ -33,10 +32,6 @@ def answer(found: Answer, width: int = 100) -> str:
         if others:
             blocks.append("Also\n" + "\n".join(_line(m) for m in others))
     return _CONTROL.sub("?", "\n\n".join(blocks)) + "\n"
-
-
-def _equal(one: Match, other: Match) -> bool:
-    return (one.certainty, one.strength) == (other.certainty, other.strength)
 
 
 def _line(one: Match) -> str:

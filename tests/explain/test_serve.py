@@ -178,3 +178,53 @@ def test_pages_fit_and_are_not_blank(site, tmp_path, width, dark):
         r"<title>(\d+) (\d+)<", browse(probe.as_uri(), f"--window-size={width},900", "--dump-dom", tmp=tmp_path / "p2")
     )
     assert title and int(title[1]) <= int(title[2]), title
+
+
+@pytest.mark.browser
+@pytest.mark.skipif(CHROMIUM is None, reason="needs headless Chromium")
+def test_keyboard(site, tmp_path):
+    """/ goes to the search box; everything else is reached by Tab in the order of the page."""
+    page = site / "index.html"
+    text = page.read_text()
+    assert text.index('class="skip" href="#main"') < text.index("<header>") and 'id="main"' in text
+    assert not re.findall(r'tabindex="[1-9]', text) and '<label for="q">' in text and '<label for="family">' in text
+    key = 'document.dispatchEvent(new KeyboardEvent("keydown", {key: "/"}));'
+    tell = 'setTimeout(function () { document.title = "at " + document.activeElement.id; }, 300);'
+    (site / "keys.js").write_text(f"window.onload = function () {{ {key + tell} }};")
+    probe = site / "keys.html"
+    probe.write_text(text.replace("</body>", '<script src="keys.js"></script></body>'))
+    try:
+        assert "<title>at q<" in browse(probe.as_uri(), "--dump-dom", tmp=tmp_path / "keys")
+    finally:
+        probe.unlink()
+
+
+def test_a_question_stays_in_its_form(address):
+    text = ask(f"{address}/?q=above+%22item&family=dtype")[2]
+    assert 'value="above &quot;item"' in text and '<option value="dtype" selected>' in text
+
+
+def test_a_known_refusal_that_is_indexed_is_one_page(tmp_path):
+    """Under the id of the other catalogue, too: with the place of the index; searches list it once."""
+    pytest.importorskip("libcst")
+    pytest.importorskip("starlette")
+    from smalti.explain.index.build import Subject, index
+    from smalti.explain.pages import page as document
+    from smalti.explain.serve import Reference
+    from smalti.explain.store import Store
+    from tests.explain.conftest import lay
+
+    source = "def _tcgen05_mma_abstract_eval(a):\n    if a:\n        raise ValueError('a_scale must be a TMEM Ref')\n"
+    lay(tmp_path, {"jax/_src/pallas/mosaic_gpu/primitives.py": source, "jax/__init__.py": ""})
+    index(Subject("jax", tmp_path, "9"), tmp_path / "jax.sqlite")
+    store = Store(tmp_path / "jax.sqlite")
+    reference = Reference([store])
+    page = document(reference.page("6586b591b816d18e"))
+    assert "primitives.py:3" in page and 'aria-label="raised here"' in page and "In Smalti" in page
+    (found,) = reference.search({"q": "a_scale must be a TMEM Ref"}, 50, 0)
+    assert (found.message, found.line) == ("a_scale must be a TMEM Ref", 3)
+    export(tmp_path / "site", [store])
+    text = (tmp_path / "site/errors/6586b591b816d18e.html").read_text()
+    assert "primitives.py:3" in text and "the indexed site" in text
+    assert (tmp_path / "site/assets/pages.js").read_text().count("a_scale must be a TMEM Ref") == 1
+    store.close()
