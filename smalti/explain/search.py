@@ -64,7 +64,7 @@ def page_of(record: dict[str, Any], store: Store) -> Page:
     origin = f"{store.package} {store.version}"
     page = Page(
         id=record["id"], origin=origin, kind=record["kind"], type=record["type"], message=record["message"],
-        title=skeleton(record["message"]).replace("{}", "…")[:90] or f"{record['type']} in {record['function']}",
+        title=shipped.short(skeleton(record["message"]).replace("{}", "…")) or f"{record['type']} in {record['function']}",
         family=record["family"], guard=record["guard"], module=record["module"], function=record["function"],
         path=record["path"], line=record["line"], version=store.version, commit=store.meta.get("commit", ""),
         entries=record["entries"], tests=record.get("tests", []), status=record["status"],

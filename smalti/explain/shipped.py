@@ -18,6 +18,7 @@ from smalti.explain.record import Page, Proof
 from smalti.explain.template import skeleton
 
 READ = "2026-11-30"  # when the refusals were read and checked
+EMPTY = ("what the message says", "as stated", "internal", "type")  # guards that add nothing to the message
 VERDICTS = {
     "HW": "The hardware forbids it",
     "SW": "Only this software refuses it; the hardware can",
@@ -145,9 +146,11 @@ def smalti_example(name: str) -> str:
 def enrich(page: Page, row: dict[str, Any]) -> None:
     """Put hand-written knowledge on a page."""
     page.verdict = VERDICTS[row["verdict"]] + (f": {row['why']}" if row.get("why") else "")
-    page.meaning = row.get("meaning") or f"Raised when {row['guard']}. {page.verdict}."
-    page.trigger = row["guard"]
-    page.solutions = list(row.get("solutions", ())) or _general(row["verdict"], row["guard"])
+    told = "" if row["guard"] in EMPTY else row["guard"]
+    refused = f"Refused: {told}." if told else "Refused where the rule in the message does not hold."
+    page.meaning = row.get("meaning") or f"{refused} {page.verdict}."
+    page.trigger = told or page.trigger
+    page.solutions = list(row.get("solutions", ())) or _general(row["verdict"])
     page.situations = list(row.get("situations", ()))
     page.in_smalti, page.smalti_example = in_smalti(row), smalti_example(row.get("answer", ""))
     page.failing, page.mended = row.get("failing", page.failing), row.get("mended", page.mended)
@@ -159,17 +162,15 @@ def enrich(page: Page, row: dict[str, Any]) -> None:
     page.also += [(other, there) for other in row.get("aliases", ())]
 
 
-def _general(verdict: str, guard: str) -> list[str]:
-    said = guard.strip() not in ("what the message says", "as stated", "internal", "type")
-    condition = f" (now: {guard.split(';')[0]})" if said else ""
+def _general(verdict: str) -> list[str]:
     return {
-        "HW": [f"Change the call so that the condition no longer holds{condition}: no library can do this."],
+        "HW": ["Change the call so that the condition below no longer holds: no library can do this."],
         "SW": [
-            f"Keep to what this library accepts{condition}.",
+            "Keep to what this library accepts: the condition below is what it tests.",
             "Or use another entry of the library, or one that emits the instruction directly.",
         ],
         "LOOP": ["Split the operand and issue one call for each part."],
-        "FORM": [f"Arrange the data as the message wants it before the call{condition}."],
+        "FORM": ["Arrange the data in the form that the message wants, before the call."],
         "ARG": ["Make the arguments agree; compare the values of the message."],
     }[verdict]
 
@@ -186,12 +187,17 @@ def known_messages() -> dict[str, tuple[str, dict[str, Any]]]:
     return found
 
 
+def short(text: str, most: int = 90) -> str:
+    """The beginning of a text, with a sign that it goes on."""
+    return text if len(text) <= most else text[: most - 1].rstrip() + "…"
+
+
 def known_page(identifier: str) -> Page:
     """The page of one known refusal, for when the package itself is not indexed."""
     message, row = known_messages()[identifier]
     page = Page(
         id=identifier, origin="known refusals of JAX Mosaic GPU", kind="known", type=row["type"], message=message,
-        title=skeleton(message).replace("{}", "…")[:80], path=f"jax/{row['file']}", function=row["function"],
+        title=short(skeleton(message).replace("{}", "…")), path=f"jax/{row['file']}", function=row["function"],
         family=families.classify(message, row["type"]),
     )  # fmt: skip
     enrich(page, row)
