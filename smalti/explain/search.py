@@ -62,9 +62,10 @@ def find(question: Any, stores: Iterable[Store] = ()) -> Answer:
 def page_of(record: dict[str, Any], store: Store) -> Page:
     """The page of an indexed site."""
     origin = f"{store.package} {store.version}"
+    title = shipped.short(skeleton(record["message"]).replace("{}", "…"))
     page = Page(
         id=record["id"], origin=origin, kind=record["kind"], type=record["type"], message=record["message"],
-        title=shipped.short(skeleton(record["message"]).replace("{}", "…")) or f"{record['type']} in {record['function']}",
+        title=title or f"{record['type']} in {record['function']}",
         family=record["family"], guard=record["guard"], module=record["module"], function=record["function"],
         path=record["path"], line=record["line"], version=store.version, commit=store.meta.get("commit", ""),
         entries=record["entries"], tests=record.get("tests", []), status=record["status"],

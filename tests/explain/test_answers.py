@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import re
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,12 @@ def test_pages_show_program_and_code():
     refused = shipped.in_smalti({"answer": "columns", "verdict": "HW"})
     assert "SML0700 (smalti explain SML0700)" in refused
     assert "No call of this version" in shipped.in_smalti({"verdict": "SW"})
+
+
+def test_faults_name_codes_that_exist():
+    named = 0
+    for page, _ in shipped.fault_pages():
+        for code in re.findall(r"SML\d{4}", page.in_smalti):
+            assert load(code) is not None, (page.id, code)
+            named += 1
+    assert named > 25
