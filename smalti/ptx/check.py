@@ -215,6 +215,15 @@ _REACH = {
 }
 
 
+def _base_expected(row: str, type_: str) -> str:
+    """What ptxas 13.5 wants instead of this integer register as an address, "" if it takes it."""
+    if row.startswith("tcgen05.mma"):
+        return "" if type_ == "b32" else "a .b32 register"
+    if row.startswith(("tcgen05.ld", "tcgen05.st")):
+        return "" if width(type_) == 32 else "a register of 32 bits"
+    return ""
+
+
 def _address_problems(i: Instruction, form: Form, spec: OperandSpec, a: Address) -> Iterator[SmaltiError]:
     space = form.type_of(spec).split("::")[0]
     given = a.base.space if isinstance(a.base, Variable) else "absolute" if a.base is None else ""
@@ -225,6 +234,8 @@ def _address_problems(i: Instruction, form: Form, spec: OperandSpec, a: Address)
     ):
         expected = " or ".join(_REACH.get(space, (space,)))
         yield error("SML0215", at=i.loc, opcode=i.opcode, operand=spec.name, given=given, expected=expected)
+    if isinstance(a.base, Register) and (expected := _base_expected(form.row.name, a.base.type)):
+        yield error("SML0203", at=i.loc, opcode=i.opcode, operand=spec.name, given=_kind(a.base), expected=expected)
     if space == "tensormap":
         wanted = 5 if form.get("mode").endswith(("gather4", "scatter4")) else int(form.mods["dim"][0])
         count = len(a.coordinates.items) if a.coordinates is not None else 0

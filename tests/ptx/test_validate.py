@@ -1,5 +1,7 @@
 """Each rule: a module that breaks it, and a neighbour that does not; the assembler agrees about both."""
 
+from dataclasses import replace
+
 import pytest
 from instances import SKIPPED, Operands, spellings
 from ptxas import assemble, line_errors
@@ -380,13 +382,17 @@ QUIRKS = (
     *("cvt.pack", "cvt.s2f6", "cvt.to_int", "cvt.from_int", "cvta.to", "clusterlaunchcontrol", "isspacep"),
     *("match.any", "movmatrix", "mma.sp", "setp.half.bool", "st.bulk", "wgmma.sp"),
 )
+# Addresses: predicates and floats are never ours; of these rows it takes narrow registers in some places only.
+NARROW = ("8", "16")
+ODD = ("st.async", "cp.async.bulk.shared", "cp.async.bulk.load", "cp.async.bulk.load.cta")
 
 
 @pytest.mark.ptxas
 @pytest.mark.parametrize("target", ["sm_90a", "sm_100a"])
 @pytest.mark.parametrize("name", SUBSTITUTES)
 def test_operand_types_agree_with_the_assembler(target, name):
-    """One spelling of each row, each scalar operand replaced in turn by one kind of register or constant."""
+    """One spelling of each row, each scalar operand, and the base of each address, replaced in turn by one kind of
+    register or constant."""
     operands, made = Operands(), []
     substitute = SUBSTITUTES[name]
     if isinstance(substitute, Register):
@@ -403,6 +409,8 @@ def test_operand_types_agree_with_the_assembler(target, name):
             for n, o in enumerate(base):
                 if not isinstance(o, Pair | Address | Label | Vector | Not):
                     made.append(Instruction(opcode, (*base[:n], substitute, *base[n + 1 :])))
+                elif isinstance(o, Address) and name[2] in "bus" and (name[3:] not in NARROW or row.name not in ODD):
+                    made.append(Instruction(opcode, (*base[:n], replace(o, base=substitute), *base[n + 1 :])))
     v = operands.variables
     lines = [
         ".version 9.4",
