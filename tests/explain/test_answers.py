@@ -89,3 +89,12 @@ def test_faults_name_codes_that_exist():
             assert load(code) is not None, (page.id, code)
             named += 1
     assert named > 25
+
+
+def test_the_page_of_the_documentation_runs(monkeypatch, tmp_path):
+    monkeypatch.setenv("SMALTI_INDEX_DIR", str(tmp_path))
+    text = (ROOT / "docs/errors.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    exec(compile(program, "docs/errors.md", "exec"), {"__name__": "documentation"})
+    for command in re.findall(r"^smalti (?:errors )?(\w+)", text, re.MULTILINE):
+        assert command in ("explain", "index", "serve", "export"), command
