@@ -263,3 +263,16 @@ def test_samples_typed_from_memory(identifier):
 def test_an_id_of_another_catalogue_says_where_it_was_there():
     (found,) = find("6586b591b816d18e").matches
     assert "line 2595 at commit 1e1c6a8fc0" in found.reasons[0]
+
+
+def test_the_chain_that_jax_prints_when_it_lowers(store):
+    text = (
+        'Traceback (most recent call last):\n  File "/home/u/k.py", line 5, in body\n    o[...] = jnp.dot(a[...], a[...])\n'
+        "jax._src.source_info_util.JaxStackTraceBeforeTransformation: TypeError: x must be a list, got int\n\n"
+        "The preceding stack trace is the source of the JAX operation that, once transformed by JAX, triggered the "
+        "following exception.\n\n--------------------\n\n"
+        "The above exception was the direct cause of the following exception:\n\n" + PLAIN
+    )
+    answer = find(text, [store])
+    assert [m.page.function for m in answer.matches] == ["run"] and answer.matches[0].certainty == "sure"
+    assert not answer.notes
