@@ -116,6 +116,14 @@ def test_lanes_of_tensor_memory_count_from_the_warp_s_own():
     assert codes(TILE, (r"and(\.b32 \t%r\d+, %r\d+, )6291456", r"or\g<1>2097152")) == {"SML0866"}
 
 
+def test_addresses_of_scale_factors():
+    """CUTLASS and CuTe DSL repeat in bits 30 and 31 which factor is the first."""
+    path = HERE / "cuda" / "scaled_mxfp8_ids.sm_100a.json"
+    assert codes(path) == set() and codes(path, strict=True) == codes(path, module=True) == {"SML0877"}
+    (first,) = set(re.findall(r"(-2147483648|1073741824|-1073741824)", path.with_suffix(".ptx").read_text())[:1])
+    assert codes(path, (first, "536870912")) == {"SML0877"}  # another bit
+
+
 def test_a_zero_column_mask_that_masks_nothing():
     """TileLang gives every tcgen05.mma.ws one; those that zero columns are refused by name."""
     pattern = r"tcgen05\.mma\.cta_group::1\.kind::f16 ([^;]*);"

@@ -37,12 +37,13 @@ def tcgen05(c, dtype, pair=False, usage=""):
 @case("sm_100a",
       mxfp8={"form": "e4m3", "after": ".kind::mxf8f6f4.block_scale"},
       mxfp8_block32={"form": "e5m2", "after": ".kind::mxf8f6f4.block_scale.block32"},
+      mxfp8_ids={"form": "e4m3", "after": ".kind::mxf8f6f4.block_scale", "ids": True},
       mxfp8_1x={"form": "e4m3", "after": ".kind::mxf8f6f4.block_scale.scale_vec::1X"},
       mxfp4={"form": "e2m1", "after": ".kind::mxf4.block_scale.scale_vec::2X"},
       mxfp4_block32={"form": "e2m1", "after": ".kind::mxf4.block_scale.block32"},
       nvfp4={"form": "e2m1", "after": ".kind::mxf4nvf4.block_scale.scale_vec::4X", "vec": 16},
       nvfp4_block16={"form": "e2m1", "after": ".kind::mxf4nvf4.block_scale.block16", "vec": 16})  # fmt: skip
-def scaled(c, form, after, vec=32):
+def scaled(c, form, after, vec=32, ids=False):
     m = n = 128
     four = form == "e2m1"
     k = 256 if four else 128
@@ -68,4 +69,4 @@ def scaled(c, form, after, vec=32):
     shape = (128, k // 2 if four else k)
     maps = [MapOf(x, row_major("u8", shape, (128, 128), swizzle="128B")) for x in "ab"]
     launch(c, "tcgen05_scaled", [*maps, Pointer("scales"), Pointer("d")], shared=32768 + 8192, FORM=f'"{after}"',
-           TILES=tiles, **{"IDESC(k)": chosen})  # fmt: skip
+           TILES=tiles, **{"IDESC(k)": chosen}, **({"IDS": 1} if ids else {}))  # fmt: skip

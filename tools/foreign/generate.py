@@ -3,11 +3,16 @@
     python -m venv venv && venv/bin/pip install triton==3.9.0 numpy ml_dtypes
     PYTHONPATH=. venv/bin/python tools/foreign/generate.py [-o FOLDER] [PATTERN ...]
 
-Other compilers put code of their own into every kernel: what they make stays in a folder outside of the repository, and
-each has an environment of its own (one architecture a run, since JAX keeps kernels by their source alone):
+The other compilers have environments of their own (JAX and CuTe DSL one architecture a run: they keep kernels by their
+source alone, or read it as they are imported). nvcc and ptxas must be on the PATH:
 
-    venv/bin/pip install jax==0.10.2 jax-cuda13-plugin jax-cuda13-pjrt absl-py llvmlite   # and ptxas on the PATH
-    PYTHONPATH=. venv/bin/python tools/foreign/generate.py -o FOLDER -m jax_mosaic sm_100a
+    venv/bin/pip install jax==0.10.2 jax-cuda13-plugin jax-cuda13-pjrt absl-py llvmlite
+    PYTHONPATH=. venv/bin/python tools/foreign/generate.py -m jax_mosaic -m jax_hopper -m jax_blackwell sm_100a
+    venv/bin/pip install tilelang==0.1.15
+    PYTHONPATH=. venv/bin/python tools/foreign/generate.py -m tilelang_kernels -m tilelang_blocks
+    PYTHONPATH=. python tools/foreign/generate.py -m cuda_hopper -m cuda_blackwell -m cuda_forms
+    venv/bin/pip install nvidia-cutlass-dsl==4.8.1   # its output is under NVIDIA's licence: not for the repository
+    PYTHONPATH=. venv/bin/python tools/foreign/generate.py -o FOLDER -m cute_kernels sm_100a
 
 A case `matmul_bf16` of `triton_matmul.py` goes to `FOLDER/triton/matmul_bf16.sm_90a.ptx` and so on. Patterns choose
 cases by substrings of module.case.arch.

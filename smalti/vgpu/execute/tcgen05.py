@@ -301,8 +301,8 @@ def _mma(context: Context, step: Step) -> Operation:
             accumulate=bool(_at(enable(g), lane)),
             ws=ws,
             metadata=None if meta is None else _at(meta(g), lane),
-            scale_a=None if scales[0] is None else _at(scales[0](g), lane),
-            scale_b=None if scales[1] is None else _at(scales[1](g), lane),
+            scale_a=None if scales[0] is None else _scales(g, _at(scales[0](g), lane), i.scale_a_id),
+            scale_b=None if scales[1] is None else _scales(g, _at(scales[1](g), lane), i.scale_b_id),
             block=block,
             scale_d=scale_d,
             ashift=ashift,
@@ -317,6 +317,12 @@ def _mma(context: Context, step: Step) -> Operation:
 
 for _name in ("tcgen05.mma", "tcgen05.mma.sp", "tcgen05.mma.ws", "tcgen05.mma.ws.sp"):
     executor(_name)(_mma)
+
+
+def _scales(g: Gang, address: int, first: int) -> int:
+    """The address of scale factors. CUTLASS and CuTe DSL repeat the id of the first one in bits 30 and 31, which the
+    hardware must ignore: their kernels run on it."""
+    return address & 0x3FFFFFFF if address >> 30 == first and _lenient(g) else address
 
 
 def _block(kind: str, vector: str, sparse: bool) -> int:

@@ -1,5 +1,6 @@
 // D[128, 128] = (A scaled) (B scaled)^T over 128 bytes of K. -DFORM: what follows tcgen05.mma and its group;
-// -DIDESC(k): the descriptor of the k-th instruction; -DTILES: 512-byte tiles of scale factors of each side.
+// -DIDESC(k): the descriptor of the k-th instruction; -DTILES: 512-byte tiles of scale
+// factors of each side; -DIDS: the addresses of factors repeat which is the first, as in CUTLASS.
 #include "common.cuh"
 
 extern "C" __global__ void __launch_bounds__(128) tcgen05_scaled(
@@ -32,6 +33,9 @@ extern "C" __global__ void __launch_bounds__(128) tcgen05_scaled(
         after_sync();
         for (int k = 0; k < 4; ++k) {
             u32 at = d + 128 + 4 * (TILES == 1 ? 0 : k), beside = at + 4 * TILES;
+#ifdef IDS
+            at |= k << 30, beside |= k << 30;
+#endif
             asm volatile("{\n\t.reg .pred add;\n\tsetp.ne.b32 add, %6, 0;\n\t"
                          "tcgen05.mma.cta_group::1" FORM " [%0], %1, %2, %3, [%4], [%5], add;\n\t}"
                          ::"r"(d), "l"(matrix(sa + 32 * k, TCGEN05_128B)), "l"(matrix(sb + 32 * k, TCGEN05_128B)),
