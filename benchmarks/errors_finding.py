@@ -30,7 +30,8 @@ def traceback_of(record: dict[str, Any], store: Store | None) -> str:
     wording = record["wordings"][0] if record["wordings"] else "7"
     message = "".join(skeleton(part).replace("{}", "7") + "\n" for part in wording.split("\n")).rstrip("\n")
     name = record["type"] if record["type"].rsplit(".", 1)[-1][:1].isupper() else "ValueError"  # made by a helper
-    last = f"{name}: {message}" if message else name
+    shown = repr(message) if name.endswith("KeyError") else message
+    last = f"{name}: {shown}" if message else name
     if store is None:
         return last
     source = store.source(record["path"])

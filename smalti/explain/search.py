@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 from smalti.explain import shipped
@@ -233,6 +234,9 @@ def _rank(match: Match) -> tuple[int, int]:
 
 def _one(raised: Raised, stores: list[Store]) -> list[Match]:
     asked = f"{raised.type}: {raised.message.splitlines()[0] if raised.message else ''}".strip(": ")[:300]
+    text = raised.message
+    if raised.type.endswith("KeyError") and len(text) > 2 and text[0] in "'\"" and text[-1] == text[0]:
+        raised = replace(raised, message=text[1:-1])  # the one type that prints its message as Python would
     found = _coded(raised) or [m for store in stores for m in _site(raised, store)] or _own(raised)
     sure = any(m.certainty == "sure" for m in found)
     passed_on = [v for one in found for v in one.values.values() if len(v) > ENOUGH]
@@ -359,7 +363,8 @@ def _by_frame(raised: Raised, store: Store, texts: dict[str, tuple[str, Fit]]) -
         end = path[("/" + path).rindex(f"/{top}/") :].lstrip("/")
         records = store.at(end, function=frame.function or None) if frame.function else store.at(end, line=frame.line)
         records = [r for r in records if _same_type(raised.type, r["type"])]
-        printed = _printed(frame, store, records)
+        source = store.source(records[0]["path"]) if frame.text and records else []
+        printed = _printed(frame, source, records)
         last = frame is raised.frames[-1]
         chosen = []
         for record in records:
@@ -374,7 +379,8 @@ def _by_frame(raised: Raised, store: Store, texts: dict[str, tuple[str, Fit]]) -
             here = [r for r in spoken if r["line"] == frame.line and (not printed or r["id"] in printed)]
             chosen = [(not here, True, 0, r, None) for r in here or spoken]
         if chosen:
-            chosen.sort(key=lambda c: (*c[:3], abs(c[3]["line"] - frame.line)))  # equals: the nearest line first
+            line = frame.line + _shift(frame, raised.frames, source)
+            chosen.sort(key=lambda c: (*c[:3], abs(c[3]["line"] - line)))  # equals: the nearest line first
             alike = [c for c in chosen if c[:3] == chosen[0][:3]]
             alike = [c for c in alike if c[3]["id"] in printed] or alike
             found = [_framed(c, frame, store, len(alike)) for c in alike[:PLACES]]
@@ -387,13 +393,21 @@ def _by_frame(raised: Raised, store: Store, texts: dict[str, tuple[str, Fit]]) -
     return []
 
 
-def _printed(frame: Frame, store: Store, records: list[dict[str, Any]]) -> set[str]:
+def _printed(frame: Frame, source: list[str], records: list[dict[str, Any]]) -> set[str]:
     """Those of the sites whose source line is the one that the traceback prints."""
     text = normal(frame.text)
-    if not text or not records:
-        return set()
-    source = store.source(records[0]["path"])
-    return {r["id"] for r in records if r["line"] <= len(source) and normal(source[r["line"] - 1]) == text}
+    return {r["id"] for r in records if text and r["line"] <= len(source) and normal(source[r["line"] - 1]) == text}
+
+
+def _shift(frame: Frame, frames: list[Frame], source: list[str]) -> int:
+    """By how many lines the file of a frame moved: from the nearest other frame there whose line is found again."""
+    near = sorted((f for f in frames if f.file == frame.file and f.text), key=lambda f: abs(f.line - frame.line))
+    for other in near[:8]:
+        text = normal(other.text)
+        found = [number for number, line in enumerate(source, 1) if normal(line) == text]
+        if len(found) == 1 and other != frame:
+            return found[0] - other.line
+    return 0
 
 
 def _framed(chosen: tuple[Any, ...], frame: Frame, store: Store, alike: int) -> Match:

@@ -190,6 +190,29 @@ def test_the_printed_source_line_tells_places_apart(tmp_path):
     store.close()
 
 
+def test_other_frames_of_the_file_tell_how_far_it_moved(tmp_path):
+    pytest.importorskip("libcst")
+    from smalti.explain.index.build import Subject, index
+    from smalti.explain.store import Store
+    from tests.explain.conftest import lay
+
+    raises = "".join(f"    if a == {n}:\n        raise KeyError('no such key')\n" for n in range(4))
+    body = f"def f(a):\n{raises}\n\ndef g(a):\n    return f(a + 1)\n"  # raises on lines 3, 5, 7, 9; the call on 13
+    lay(tmp_path, {"pkg/__init__.py": body})
+    index(Subject("pkg", tmp_path, "1"), tmp_path / "t.sqlite")
+    store = Store(tmp_path / "t.sqlite")
+    for line in (3, 5, 7, 9):  # the file of the traceback is 100 lines longer at its head
+        text = (
+            "Traceback (most recent call last):\n"
+            '  File "/v/pkg/__init__.py", line 113, in g\n    return f(a + 1)\n'
+            f"  File \"/v/pkg/__init__.py\", line {line + 100}, in f\n    raise KeyError('no such key')\n"
+            "KeyError: 'no such key'"
+        )
+        best = find(text, [store]).matches[0]
+        assert best.page.line == line and len(best.places) == 4
+    store.close()
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -267,7 +290,7 @@ def test_an_id_of_another_catalogue_says_where_it_was_there():
 
 def test_the_chain_that_jax_prints_when_it_lowers(store):
     text = (
-        'Traceback (most recent call last):\n  File "/home/u/k.py", line 5, in body\n    o[...] = jnp.dot(a[...], a[...])\n'
+        'Traceback (most recent call last):\n  File "/home/u/k.py", line 5, in body\n    o[...] = jnp.dot(a[...], b)\n'
         "jax._src.source_info_util.JaxStackTraceBeforeTransformation: TypeError: x must be a list, got int\n\n"
         "The preceding stack trace is the source of the JAX operation that, once transformed by JAX, triggered the "
         "following exception.\n\n--------------------\n\n"
