@@ -15,6 +15,7 @@ import numpy.typing as npt
 from smalti.errors import error
 from smalti.ptx.module import Module
 from smalti.vgpu import definedness
+from smalti.vgpu.checks import deadlock
 from smalti.vgpu.divergence import DONE, Divergence, JoinWait
 from smalti.vgpu.engines import AsyncOp
 from smalti.vgpu.execute import HANDLES_UNDEFINED, OWN_GUARD, Context, build
@@ -480,8 +481,6 @@ class Machine(Symbols, Divergence):
         return False
 
     def _stuck(self) -> None:
-        from smalti.vgpu.checks.deadlock import describe
-
         gangs = [g for c in self.clusters for cta in c.ctas for g in cta.gangs]
         first = gangs[0]
-        raise error("SML0901", at=first.loc, report=describe(self, gangs))
+        raise error("SML0901", at=first.loc, report=deadlock.describe(gangs))

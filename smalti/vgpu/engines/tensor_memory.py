@@ -18,7 +18,7 @@ from smalti.vgpu.memory import Agent
 
 if TYPE_CHECKING:
     from smalti.vgpu.clocks import Clock
-    from smalti.vgpu.engines.pipeline import TensorOp
+    from smalti.vgpu.engines import AsyncOp
     from smalti.vgpu.machine import CTA
 
 Bools = npt.NDArray[np.bool_]
@@ -107,7 +107,7 @@ class TensorMemory:
         return Placed(cells, lane, column, blocks)
 
     def read(
-        self, agent: TensorOp, where: Placed, clock: Clock | None = None
+        self, agent: AsyncOp, where: Placed, clock: Clock | None = None
     ) -> tuple[npt.NDArray[np.uint32], Flags | None]:
         """Cells as they are, shaped like `where.cells`, and flags of their defined bytes (None: all are defined).
 
@@ -128,7 +128,7 @@ class TensorMemory:
         return values, None if (known == DEFINED).all() else known
 
     def write(
-        self, agent: TensorOp, where: Placed, values: npt.NDArray[np.uint32], known: Flags | None = None,
+        self, agent: AsyncOp, where: Placed, values: npt.NDArray[np.uint32], known: Flags | None = None,
         clock: Clock | None = None, lanes_off: Bools | None = None,
     ) -> None:  # fmt: skip
         """Write cells, shaped like `where.cells`; lanes of `lanes_off` keep what they have."""
