@@ -1,8 +1,11 @@
-"""The OpenAPI document of what `serve` answers. Data only."""
+"""The OpenAPI document of what `serve` answers; its schemas are made from the records."""
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
+
+from smalti.explain.record import Answer, Match, Page
 
 
 def document() -> dict[str, Any]:
@@ -49,27 +52,35 @@ def document() -> dict[str, Any]:
                 "post": {
                     "summary": "Pages for a traceback, message or code (the body is the text, or JSON {text})",
                     "requestBody": {"content": {"text/plain": {"schema": {"type": "string"}}}},
-                    "responses": {**ok({"type": "object"}), "413": {"description": "too long"}},
+                    "responses": {
+                        **ok({"$ref": "#/components/schemas/Answer"}),
+                        "404": {"description": "a code that never existed"},
+                        "413": {"description": "too long"},
+                    },
                 }
             },
             "/api/families": {
                 "get": {"summary": "Families with counts and background", "responses": ok({"type": "object"})}
             },
         },
-        "components": {
-            "schemas": {
-                "Page": {
-                    "type": "object",
-                    "required": ["format", "id", "origin", "kind", "type", "message"],
-                    "properties": {
-                        "format": {"type": "integer"},
-                        "id": {"type": "string"},
-                        "origin": {"type": "string"},
-                        "kind": {"enum": ["own", "raise", "assert", "fault", "known"]},
-                        "type": {"type": "string"},
-                        "message": {"type": "string"},
-                    },
-                }
-            }
-        },
+        "components": {"schemas": {one.__name__: _schema(one) for one in (Page, Match, Answer)}},
     }
+
+
+_TYPES = {"str": "string", "int": "integer", "bool": "boolean", "list": "array", "dict": "object", "Page": "object"}
+
+
+def _schema(record: type[Page | Match | Answer]) -> dict[str, Any]:
+    """The JSON form of a record: a property for each field that it shows."""
+    shown = record(*_BLANK[record]).as_json()
+    types = {f.name: _TYPES[str(f.type).split("[")[0]] for f in fields(record)}
+    properties = {name: {"type": types.get(name, "integer")} for name in shown} | _REFERENCES.get(record, {})
+    return {"type": "object", "required": sorted(properties), "properties": properties}
+
+
+_PAGE = Page("", "", "", "", "")
+_BLANK: dict[type, tuple[Any, ...]] = {Page: ("", "", "", "", ""), Match: (_PAGE, "", []), Answer: ("",)}
+_REFERENCES: dict[type, dict[str, Any]] = {
+    Match: {"page": {"$ref": "#/components/schemas/Page"}},
+    Answer: {"matches": {"type": "array", "items": {"$ref": "#/components/schemas/Match"}}},
+}

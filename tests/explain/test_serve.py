@@ -84,7 +84,14 @@ def test_match_families_description(address):
     assert json.loads(ask(f"{address}/api/match", body, {"Content-Type": "application/json"})[2])["matches"]
     families = json.loads(ask(f"{address}/api/families")[2])["families"]
     assert families["not-supported"]["out"] and sum(f["pages"] for f in families.values()) > 300
-    paths = json.loads(ask(f"{address}/openapi.json")[2])["paths"]
+    document = json.loads(ask(f"{address}/openapi.json")[2])
+    paths, schemas = document["paths"], document["components"]["schemas"]
+    answer = json.loads(text := ask(f"{address}/api/match", PLAIN.encode())[2])
+    kinds = {"string": str, "integer": int, "boolean": bool, "array": list, "object": dict}
+    for name, value in (("Answer", answer), ("Match", answer["matches"][0]), ("Page", answer["matches"][0]["page"])):
+        properties = schemas[name]["properties"]
+        assert set(value) == set(properties) == set(schemas[name]["required"])
+        assert all(isinstance(value[key], kinds[told.get("type", "object")]) for key, told in properties.items()), text
     assert set(paths) == {"/api/errors/{id}", "/api/errors", "/api/match", "/api/families"}
 
 
