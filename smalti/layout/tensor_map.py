@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from smalti.errors import error
-from smalti.layout.boundary import whole
+from smalti.layout.boundary import checked, whole
 
 BYTES = 128
 ALIGNMENT = 64  # PTX ISA 5.5: alignment of the map itself
@@ -183,6 +183,7 @@ class TensorMap:
     def at(self, address: int) -> TensorMap:
         return replace(self, address=address)
 
+    @checked
     def check(self, arch: str = "") -> None:
         """Raises the coded error of the first rule that the CUDA driver (or, given `arch`, that architecture)
         would refuse. Sources: cuTensorMapEncode* in the CUDA driver API; PTX ISA 5.5."""
@@ -369,7 +370,7 @@ def _check_arch(m: TensorMap, arch: str) -> None:
         f"type {m.type}": 100 if m.element.bits < 8 else 0,
         f"mode {m.mode}": 100 if m.mode.startswith("im2col_w") else 0,
     }
-    number = int("".join(c for c in arch if c.isdigit()))
+    number = int("".join(c for c in arch if c in "0123456789") or 0)
     for feature, since in features.items():
         if number < since:
             raise error("SML0143", feature=feature, since=f"sm_{since}", arch=arch)

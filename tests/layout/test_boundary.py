@@ -306,6 +306,8 @@ def test_bounds():
         (lambda: descriptors.operand_layout("none", "K", 64, 32, 16, 24, 1024), "SML0411"),
         (lambda: descriptors.check_operand("mma", "128B", "K", 16), "SML0414"),
         (lambda: mma_k(InstructionDescriptor("f16", 128, 64, "f16", "f16"), 0), "SML0423"),
+        (lambda: TensorMap("u8", (256,), (), (64,)).check("nope"), "SML0143"),
+        (lambda: TensorMap("u8", (256,), (), (64,)).check(90), "SML0406"),
     ):
         assert proposal(call).code == code
 
