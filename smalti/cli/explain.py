@@ -27,16 +27,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from smalti.explain import show, store
-    from smalti.explain.search import complete, find
+    from smalti.explain.search import find
 
     stores = store.opened(args.index)
     if args.index is None and len(stores) < len(store.installed()):
         print(f"Some indexes in {store.folder()} are not readable by this version; build them again.", file=sys.stderr)
     answer = find(_question(args.what), stores)
-    for match in answer.matches[:1]:  # the one that is shown in full
-        for one in stores:
-            if match.page.origin == f"{one.package} {one.version}":
-                complete(match.page, one)
     if args.json:
         print(json.dumps(answer.as_json(), indent=1, ensure_ascii=True))
     else:

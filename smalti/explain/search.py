@@ -26,16 +26,27 @@ AROUND = 16  # source lines shown on each side of a raise
 FAULT_TEXT = 200_000  # characters of a log that are searched for faults
 PLACES = 40  # of one text
 _CODE = re.compile(r"SML\d{4}")
+_PACKAGE = re.compile(r"[/\\](?:site|dist)-packages[/\\]([A-Za-z]\w{0,60})[/\\.]")
 _CODED = re.compile(r"\s{0,20}(SML\d{4}):")
 _ID = re.compile(r"(?:[0-9a-f]{16}|JMG[0-9a-f]{9}|FLT\d{4})\Z")
 
 
 def find(question: Any, stores: Iterable[Store] = ()) -> Answer:
-    """Pages for an exception, code, id, message or pasted traceback; `stores` are searched too."""
+    """Pages for an exception, code, id, message or pasted traceback; `stores` are searched too.
+
+    The first page is whole; the others lack the source around the raise and related pages.
+    """
     stores = list(stores)
-    if isinstance(question, BaseException):
-        return _exception(question, stores)
-    text = clean(str(question))
+    answer = _exception(question, stores) if isinstance(question, BaseException) else _text(str(question), stores)
+    for match in answer.matches[:1]:
+        for store in stores:
+            if match.page.origin == _origin(store):
+                complete(match.page, store)
+    return answer
+
+
+def _text(question: str, stores: list[Store]) -> Answer:
+    text = clean(question)
     asked = text.strip()
     if _CODE.fullmatch(asked.upper()):
         return _code(asked.upper())
@@ -60,9 +71,13 @@ def find(question: Any, stores: Iterable[Store] = ()) -> Answer:
     return _settled(answer)
 
 
+def _origin(store: Store) -> str:
+    return f"{store.package} {store.version}"
+
+
 def page_of(record: dict[str, Any], store: Store) -> Page:
     """The page of an indexed site."""
-    origin = f"{store.package} {store.version}"
+    origin = _origin(store)
     title = shipped.short(skeleton(record["message"]).replace("{}", "…"))
     page = Page(
         id=record["id"], origin=origin, kind=record["kind"], type=record["type"], message=record["message"],
@@ -182,7 +197,11 @@ def _traceback(raised: list[Raised], stores: list[Store], text: str = "") -> Ans
             lost.append(f"{one.type}: {one.message}".strip(": ").split("\n")[0][:160])
     if text and lost and not any(m.page.kind == "fault" for m in answer.matches):  # in the log around the traceback
         answer.matches += [m for m in _faults(Raised(message=text[-FAULT_TEXT:])) if m not in answer.matches]
-    if not answer.matches and all(map(_wordless, raised)):
+    package = next((hit[1] for one in raised for f in reversed(one.frames) if (hit := _PACKAGE.search(f.file))), "")
+    known = {store.package for store in stores}
+    if package and package not in known and all(m.certainty == "similar" for m in answer.matches):
+        answer.notes.append(f"It was raised in {package}, which is not indexed: smalti errors index {package}")
+    elif not answer.matches and all(map(_wordless, raised)):
         answer.notes.append(
             "The message has no words that could lead to a page, and no frame lies in an indexed package. "
             "Paste the full traceback (JAX_TRACEBACK_FILTERING=off keeps JAX's own frames), or index the package."

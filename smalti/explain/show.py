@@ -17,7 +17,7 @@ def answer(found: Answer, width: int = 100) -> str:
     """The best page in full where it is certain, one text with all its places, or a list to choose from."""
     if not found.matches:
         told = found.notes or ["Try fewer words, or index the package: smalti errors index PACKAGE"]
-        return f"Nothing found. {' '.join(told)}\n"
+        return "\n".join(["Nothing found.", *told]) + "\n"
     blocks = list(found.notes)
     first, others = found.matches[0], found.matches[1:]
     near = first.certainty == "similar"

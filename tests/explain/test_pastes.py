@@ -236,8 +236,17 @@ def test_a_clear_nearest_page_is_shown_and_a_close_race_is_a_list(store):
 
 def test_what_has_no_words_is_said():
     assert "paste the whole traceback" in show.answer(find("NotImplementedError"))
-    shown = show.answer(find(PLAIN.replace("x must be a list, got int", "((8, 4), 2)")))
+    elsewhere = PLAIN.replace("site-packages/", "").replace("x must be a list, got int", "((8, 4), 2)")
+    shown = show.answer(find(elsewhere))
     assert "JAX_TRACEBACK_FILTERING=off" in shown
+
+
+def test_the_package_to_index_is_named(store):
+    shown = show.answer(find(PLAIN))
+    assert "It was raised in pkg, which is not indexed: smalti errors index pkg" in shown
+    windows = PLAIN.replace("/v/lib/python3.12/site-packages/pkg/", "C:\\py\\Lib\\site-packages\\pkg\\")
+    assert "smalti errors index pkg" in show.answer(find(windows))
+    assert "not indexed" not in show.answer(find(PLAIN.replace("must be", "is never"), [store]))
 
 
 def test_source_lines_are_read_in_every_form():
