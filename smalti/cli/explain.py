@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         print(show.answer(answer, max(40, min(args.width, 200))), end="")
         if not stores and answer.question != "code":
-            print("\nNo package is indexed. Build one with: smalti errors index jax-mosaic", file=sys.stderr)
+            print("\nNo package is indexed. Make an index with: smalti errors index jax-mosaic", file=sys.stderr)
     return 0 if answer.matches else 1
 
 

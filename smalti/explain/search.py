@@ -27,6 +27,7 @@ FAULT_TEXT = 200_000  # characters of a log that are searched for faults
 PLACES = 40  # of one text
 _CODE = re.compile(r"SML\d{4}")
 _PACKAGE = re.compile(r"[/\\](?:site|dist)-packages[/\\]([A-Za-z]\w{0,60})[/\\.]")
+_CALLED = re.compile(r"\b([A-Za-z_]\w{0,80})\s?\(")
 _CODED = re.compile(r"\s{0,20}(SML\d{4}):")
 _ID = re.compile(r"(?:[0-9a-f]{16}|JMG[0-9a-f]{9}|FLT\d{4})\Z")
 
@@ -349,8 +350,9 @@ def _site(raised: Raised, store: Store) -> list[Match]:
         if record is not None and record["kind"] == "raise" and _same_type(raised.type, record["type"]):
             fits.setdefault(skeleton(template), []).append((record, fitted, weight(template)))
     found = []
+    called = {name for frame in raised.frames for name in _CALLED.findall(frame.text)}
     for group in sorted(fits.values(), key=lambda g: (-g[0][2], not g[0][1].exact))[:MOST]:
-        group.sort(key=lambda one: _public_first(one[0]))
+        group.sort(key=lambda one: _nearest_first(one[0], called))
         (record, fitted, strength), count = group[0], len(group)
         how = "letter by letter" if fitted.exact else "but for case, spaces or a full stop"
         reasons = [f"the text fits, {how}" + (f", and the type {record['type']}" if raised.type else "")]
@@ -359,6 +361,8 @@ def _site(raised: Raised, store: Store) -> list[Match]:
         match = Match(places[0], certainty, reasons, fitted.values, strength=strength)
         if count > 1:
             match.places = places
+            if names := called & _entries(record):
+                reasons.append(f"your code calls {', '.join(sorted(names))}, which reaches the first of its places")
             reasons.append(f"{store.package} {store.version} raises this text at {count} places")
         elif len(fits) == 1 and strength >= ENOUGH:
             match.certainty = "sure"
@@ -367,10 +371,15 @@ def _site(raised: Raised, store: Store) -> list[Match]:
     return found
 
 
-def _public_first(record: dict[str, Any]) -> tuple[bool, str, int]:
-    """Order of the places of one text: those that a public entry point reaches, then by place."""
-    reached = any(entry["verdict"] != "refuted" and entry["entry"] for entry in record["entries"])
-    return not reached, record["path"], record["line"]
+def _entries(record: dict[str, Any]) -> set[str]:
+    """Last names of the entry points that reach a site."""
+    return {e["entry"].rsplit(".", 1)[-1] for e in record["entries"] if e["verdict"] != "refuted" and e["entry"]}
+
+
+def _nearest_first(record: dict[str, Any], called: set[str]) -> tuple[bool, bool, str, int]:
+    """Order of the places of one text: reached from a call that the traceback prints, from any entry, then by place."""
+    entries = _entries(record)
+    return not called & entries, not entries, record["path"], record["line"]
 
 
 def _by_frame(raised: Raised, store: Store, texts: dict[str, tuple[str, Fit]]) -> list[Match]:

@@ -190,6 +190,26 @@ def test_the_printed_source_line_tells_places_apart(tmp_path):
     store.close()
 
 
+def test_the_users_call_puts_its_place_first(tmp_path):
+    """JAX hides its own frames; the line of the user's still says which entry point was called."""
+    pytest.importorskip("libcst")
+    from smalti.explain.index.build import Subject, index
+    from smalti.explain.store import Store
+    from tests.explain.conftest import lay
+
+    text = "def {0}(n):\n    if n % 8:\n        raise ValueError(f'N must be a multiple of 8, got {{n}}')\n\n\n"
+    body = "".join(text.format(name) for name in ("alpha", "beta", "gamma"))
+    lay(tmp_path, {"pkg/__init__.py": body})
+    index(Subject("pkg", tmp_path, "1"), tmp_path / "t.sqlite")
+    store = Store(tmp_path / "t.sqlite")
+    for name in ("gamma", "beta", "alpha"):
+        frame = f'Traceback (most recent call last):\n  File "/home/u/k.py", line 3, in body\n    x = pkg.{name}(12)\n'
+        answer = find(frame + "ValueError: N must be a multiple of 8, got 12", [store])
+        assert answer.ambiguous and answer.matches[0].page.function == name and len(answer.matches[0].places) == 3
+        assert any(f"your code calls {name}" in reason for reason in answer.matches[0].reasons)
+    store.close()
+
+
 def test_other_frames_of_the_file_tell_how_far_it_moved(tmp_path):
     pytest.importorskip("libcst")
     from smalti.explain.index.build import Subject, index
