@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -86,10 +87,13 @@ class Run:
         return self.input(name, dtype, expected.shape, rule)
 
     def launch(self, kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
-        """Compile and catch a launch of a Triton or Gluon kernel."""
+        """Compile and catch a launch of a Triton or Gluon kernel. PTX_VERSION: what other versions of Triton take, or 0
+        for what they choose."""
+        version = int(os.environ.get("PTX_VERSION", "90"))
+        options |= {"ptx_version": version} if version else {}
         caught: list[Captured] = []
         with capture(self.arch, lambda c, _: caught.append(c)):
-            kernel[grid](*args, ptx_version=90, **options)
+            kernel[grid](*args, **options)
         (self.captured,) = caught
 
     def save(self, folder: Path, name: str) -> None:
