@@ -7,6 +7,7 @@ perform what is asynchronous, `schedule` chooses, `checks` watches.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -278,7 +279,8 @@ class Machine(Symbols, Divergence):
         self._admit()
         while self.clusters:
             runnable = self._runnable()
-            ops = [op for op in self.pending if op.ready()]
+            ready = (op for op in self.pending if op.ready())
+            ops = list(ready) if self.schedule.chooses else list(islice(ready, 1))
             if not runnable and not ops and (self._release(whole=True) or self._admit()):
                 continue
             if self.schedule.admit() and self._admit():

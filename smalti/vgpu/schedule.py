@@ -18,6 +18,7 @@ class Schedule:
     """
 
     seed: int | None = None
+    chooses = False  # among operations; else it needs to be told of the first that is ready alone
 
     def __init__(self) -> None:
         self._turn = 0
@@ -55,6 +56,8 @@ class Adversary(Schedule):
     Each seed has its own temper: how early asynchronous work is done, how long a gang runs, whether warps stay
     together, and which candidates are disliked for a while.
     """
+
+    chooses = True
 
     def __init__(self, seed: int) -> None:
         super().__init__()
