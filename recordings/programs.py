@@ -16,7 +16,7 @@ from smalti.run import Buffer, Launch, Pointer
 
 Bits = np.ndarray[Any, np.dtype[Any]]
 HEADER = ".version 8.7\n.target sm_90a\n.address_size 64\n"
-CTAS = 96
+CTAS = 48
 # exponent field: (position, width, bias); mantissa below, sign above
 FIELDS = {
     "f16": (10, 5, 15),
@@ -93,7 +93,7 @@ def operand(seed: str, count: int, fmt: str, family: str) -> Bits:
 # -- wgmma -----------------------------------------------------------------------------------------------
 
 
-def _wgmma(
+def wgmma_program(
     name: str,
     spelling: str,
     a: str,
@@ -104,14 +104,18 @@ def _wgmma(
     registers: bool,
     tail: str,
     families: tuple[str, ...],
+    ctas: int = CTAS,
+    given: dict[str, Bits] | None = None,
 ) -> Program:
-    """One wgmma a CTA: A and B are images of shared memory without swizzle, C and D fragments."""
-    size_b, size_a = n * (64 if sparse else 32), 64 * 32
+    """One wgmma a CTA: A and B are images of shared memory without swizzle, C and D fragments; `given`: not random."""
+    size_b, size_a = -(-n // 16) * (1024 if sparse else 512), 64 * 32  # N rounded up: the rest is filled, not read
     regs = n // 2 if d in ("f32", "s32") else n // 4
     kind = "f" if d == "f32" else "r"
-    each = CTAS // len(families)
+    each = ctas // len(families)
 
     def make(what: str, count: int, fmt: str) -> Bits:
+        if given is not None and what in given:
+            return np.ascontiguousarray(given[what]).view(np.uint8).reshape(-1)
         return np.concatenate([operand(f"{name}{what}{f}", count * each, fmt, f).view(np.uint8) for f in families])
 
     ctas = each * len(families)
@@ -211,14 +215,20 @@ def wgmma() -> Iterator[Program]:
                     turns = ", 0, 0" if WIDTH[a] == 16 and not registers else ", 0" if WIDTH[a] == 16 else ""
                     tail = f"%p1, 1, 1{turns}" if floats else "%p1"
                     name = f"{spelling}{' A in registers' if registers else ''}"
-                    yield _wgmma(name, spelling, a, b, d, n, sparse, registers, tail, FAMILIES if floats else ("bits",))
+                    yield wgmma_program(
+                        name, spelling, a, b, d, n, sparse, registers, tail, FAMILIES if floats else ("bits",)
+                    )
         if floats:
             turns = ", 0, 0" if WIDTH[a] == 16 else ""
             spelling = f"wgmma.mma_async.sync.aligned.m64n16k{k}.{d}.{a}.{b}"
-            yield _wgmma(spelling + " negated A", spelling, a, b, d, 16, False, False, f"%p1, -1, 1{turns}", FAMILIES)
-            yield _wgmma(spelling + " scale-d false", spelling, a, b, d, 16, False, False, f"0, 1, 1{turns}", FAMILIES)
+            yield wgmma_program(
+                spelling + " negated A", spelling, a, b, d, 16, False, False, f"%p1, -1, 1{turns}", FAMILIES
+            )
+            yield wgmma_program(
+                spelling + " scale-d false", spelling, a, b, d, 16, False, False, f"0, 1, 1{turns}", FAMILIES
+            )
     spelling = "wgmma.mma_async.sync.aligned.m64n16k256.s32.b1.b1.and.popc"
-    yield _wgmma(spelling, spelling, "b1", "b1", "s32", 16, False, False, "%p1", ("bits",))
+    yield wgmma_program(spelling, spelling, "b1", "b1", "s32", 16, False, False, "%p1", ("bits",))
 
 
 # -- mma.sync --------------------------------------------------------------------------------------------
@@ -325,6 +335,20 @@ def cvt() -> Iterator[Program]:
         yield _unary(spelling, "cvt", halves, f"cvt.u16.u32 %h0, %r2;\n{spelling} %r4, %h0;")
     for spelling in ("cvt.f32.f16", "cvt.f32.bf16"):
         yield _unary(spelling, "cvt", halves, f"cvt.u16.u32 %h0, %r2;\n{spelling} %f2, %h0;\nmov.b32 %r4, %f2;")
+    for spelling in (
+        "cvt.f32.f32",
+        "cvt.ftz.f32.f32",
+        "cvt.rm.ftz.f16.f32",
+        "cvt.rp.ftz.sat.f16.f32",
+        "cvt.rn.ftz.f16.f32",
+    ):
+        target, widen = ("%h0", "cvt.u32.u16 %r4, %h0;") if ".f16." in spelling else ("%f2", "mov.b32 %r4, %f2;")
+        yield _unary(spelling, "cvt", inputs, f"{spelling} {target}, %f0;\n{widen}")
+    for spelling in ("cvt.rz.f32.bf16", "cvt.rp.f32.bf16", "cvt.ftz.f32.bf16", "cvt.rm.ftz.f32.bf16"):
+        yield _unary(spelling, "cvt", halves, f"cvt.u16.u32 %h0, %r2;\n{spelling} %f2, %h0;\nmov.b32 %r4, %f2;")
+    for spelling in ("cvt.rn.f32.f64", "cvt.rn.ftz.f32.f64", "cvt.rm.ftz.f32.f64", "cvt.rz.ftz.sat.f32.f64"):
+        body = f"shl.b32 %r5, %r2, 9;\nmov.b64 %x4, {{%r5, %r2}};\n{spelling} %f2, %x4;\nmov.b32 %r4, %f2;"
+        yield _unary(spelling, "cvt", inputs, body)
     for spelling in ("cvt.rn.satfinite.e4m3x2.f16x2", "cvt.rn.satfinite.e5m2x2.f16x2"):
         yield _unary(spelling, "cvt", halves | halves[::-1] << 16, f"{spelling} %h0, %r2;\ncvt.u32.u16 %r4, %h0;")
 

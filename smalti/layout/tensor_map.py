@@ -135,14 +135,15 @@ class TensorMap:
     @property
     def transfer(self) -> tuple[int, ...]:
         """Elements that one copy moves in each dimension: ceil(box / element_stride), except that dimension 0
-        has no stride. For im2col: (channels, pixels). Interleaved maps count slices of 16 or 32 bytes in dimension 0
-        and move one slice of channels, the last dimension but one, whatever its box (recordings "tma interleave")."""
+        has no stride without interleave. For im2col: (channels, pixels). Interleaved maps count slices of 16 or 32
+        bytes in dimension 0 and move one slice of channels, the last dimension but one, whatever its box (recordings
+        "tma interleave")."""
         if not self.tiled:
             return (self.channels, self.pixels)
-        counts = [
-            b if d < 1 else -(-b // s) for d, (b, s) in enumerate(zip(self.box, self.element_stride, strict=True))
-        ]
-        if self.interleave != "none":
+        plain = self.interleave == "none"
+        pairs = zip(self.box, self.element_stride, strict=True)
+        counts = [b if plain and d == 0 else -(-b // s) for d, (b, s) in enumerate(pairs)]
+        if not plain:
             counts[-2] = 1
         return tuple(counts)
 

@@ -4,7 +4,7 @@ A new architecture is new rows. Holds no arithmetic (see `fused_sum`) and knows 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from smalti.errors import error
 
@@ -96,13 +96,44 @@ _TABLE = (
     ("mma.fp8", HALVES, FP8, False, 32, 25, "f32", "rz", -133, _NONE, "measured", "measured", _H200),
     ("mma.fp8.f16", HALVES, FP8, False, 32, 25, "f16", "rne", -21, _NONE, "measured", "measured", _H200),
     ("mma.int8", INTEGER, INT8, False, 32, 0, "s32", "", 0, _NONE, "measured", "measured", _H200),
-    ("mma.int4", INTEGER, INT4, False, 64, 0, "s32", "", 0, _NONE, "measured", "assumed", _H200),
+    ("mma.int4", INTEGER, INT4, False, 64, 0, "s32", "", 0, _NONE, "measured", "measured", _H200),
     ("mma.b1.and", BITS_AND, ("b1",), True, 256, 0, "s32", "", 0, _NONE, "measured", "", _H200),
     ("mma.b1.xor", BITS_XOR, ("b1",), True, 256, 0, "s32", "", 0, _NONE, "measured", "", _H200),
     ("mma.f64", CHAIN, ("f64",), True, 16, 52, "f64", "rne", 0, _NONE, "measured", "", _H200 + " (finite values)"),
 )  # fmt: skip
 
-KINDS: dict[str, Kind] = {row[0]: Kind(*row) for row in _TABLE}
+# Programs of recordings/hopper.json (patterns of their names) that show what a measured row says, dense and sparse.
+_DENSE, _SPARSE = "wgmma.mma_async.sync.aligned.m64n16", "wgmma.mma_async.sp.sync.aligned.m64n16"
+_RECORDED: dict[str, tuple[str, ...]] = {
+    "wgmma.f16": (f"{_DENSE}k16.f32.f16.f16*", f"{_SPARSE}k32.f32.f16.f16*"),
+    "wgmma.f16.f16": (f"{_DENSE}k16.f16.f16.f16*", f"{_SPARSE}k32.f16.f16.f16*", "*.f16.f16.f16 floor"),
+    "wgmma.bf16": (f"{_DENSE}k16.f32.bf16.bf16*", f"{_SPARSE}k32.f32.bf16.bf16*", "*.bf16.bf16 floor"),
+    "wgmma.tf32": (f"{_DENSE}k8.f32.tf32.tf32*", f"{_SPARSE}k16.f32.tf32.tf32*", "*.tf32.tf32 floor"),
+    "wgmma.fp8": (f"{_DENSE}k32.f32.e?m?.e?m?*", f"{_SPARSE}k64.f32.e?m?.e?m?*"),
+    "wgmma.fp8.f16": (f"{_DENSE}k32.f16.e?m?.e?m?*", f"{_SPARSE}k64.f16.e?m?.e?m?*"),
+    "wgmma.int8": (f"{_DENSE}k32*.s32.?8.?8*", f"{_SPARSE}k64*.s32.?8.?8*"),
+    "wgmma.b1": (f"{_DENSE}k256.s32.b1.b1.and.popc",),
+    "mma.f16": ("all mma.f16 f32", "all mma.sp.f16 f32"),
+    "mma.f16.f16": ("all mma.f16 f16", "all mma.sp.f16 f16"),
+    "mma.bf16": ("all mma.bf16 f32", "all mma.sp.bf16 f32"),
+    "mma.tf32": ("all mma.tf32 f32", "all mma.sp.tf32 f32"),
+    "mma.fp8": ("all mma.fp8 f32", "all mma.sp.fp8 f32"),
+    "mma.fp8.f16": ("all mma.fp8 f16",),
+    "mma.int8": ("all mma.int8 s32", "all mma.sp.int8 s32"),
+    "mma.int4": ("all mma.int4 s32", "all mma.sp.int4 s32"),
+    "mma.b1.and": ("all mma.b1 s32",),
+    "mma.b1.xor": ("all mma.b1 s32",),
+    "mma.f64": ("all mma.f64 f64",),
+}
+
+
+def _named(kind: Kind) -> Kind:
+    """The kind with its recordings in its evidence."""
+    names = ", ".join(f'"{p}"' for p in _RECORDED.get(kind.name, ()))
+    return replace(kind, evidence=f"{kind.evidence}: {names}") if names else kind
+
+
+KINDS: dict[str, Kind] = {row[0]: _named(Kind(*row)) for row in _TABLE}
 
 
 def lookup(name: str) -> Kind:

@@ -363,7 +363,7 @@ def test_stores(swizzle: str, seed: int | None) -> None:
     image = np.random.default_rng(7).integers(0, 256, 4096, np.uint8)
     for at in ((0, 0), (64, 8), (96, 16), (96, 20), (104, 0), (0, 21)):
         before = np.full(22 * 256, 0x5A, np.uint8)
-        got = store_kernel(m, at, before, image).run(seed=seed)["data"]
+        got = store_kernel(m, at, before, image).run(seed=seed, checks=Checks(collect=True))["data"]
         np.testing.assert_array_equal(got, expected_global(m, at, before, image), err_msg=str(at))
 
 
@@ -373,7 +373,9 @@ def test_a_store_clips_the_first_dimension_to_units(width: int) -> None:
     m = TensorMap("u32", (width, 3), (64,), (16, 4))
     image = np.arange(1024, dtype=np.uint32).view(np.uint8)
     before = np.full(192, 0xEE, np.uint8)
-    got = store_kernel(m, (0, 0), before, image).run()["data"].view(np.uint32).reshape(3, 16)
+    checks = Checks(collect=True)
+    got = store_kernel(m, (0, 0), before, image).run(checks=checks)["data"].view(np.uint32).reshape(3, 16)
+    assert [e.code for e in checks.reports] == ["SML0832"] * (width % 4 != 0)
     for r in range(3):
         written = -(-width // 4) * 4
         assert got[r].tolist() == [16 * r + c for c in range(written)] + [0xEEEEEEEE] * (16 - written)
@@ -383,9 +385,19 @@ def test_a_store_past_the_end_of_the_buffer_is_refused() -> None:
     """The last unit would be written beyond the array; with padded rows it is not."""
     m = TensorMap("u32", (9, 3), (48,), (12, 3))
     image = np.arange(1024, dtype=np.uint32).view(np.uint8)
-    store_kernel(m, (0, 0), np.zeros(144, np.uint8), image).run()
+    store_kernel(m, (0, 0), np.zeros(144, np.uint8), image).run(checks=Checks(collect=True))
     with pytest.raises(SmaltiError, match="SML0803"):
         store_kernel(m, (0, 0), np.zeros(132, np.uint8), image).run()
+
+
+def test_bytes_beyond_the_width_are_nobodys_or_reported() -> None:
+    """What had no value, or keeps its value, may be overwritten; columns of a wider matrix may not."""
+    m, image = TensorMap("u32", (9, 3), (64,), (16, 3)), np.full(1024, 7, np.uint8)
+    with pytest.raises(SmaltiError, match=r"SML0832.*changes 36 defined bytes of data behind the 36 bytes"):
+        store_kernel(m, (0, 0), np.zeros(192, np.uint8), image).run()
+    store_kernel(m, (0, 0), np.full(192, 7, np.uint8), image).run()
+    whole = TensorMap("u32", (8, 3), (64,), (16, 3))
+    store_kernel(whole, (0, 0), np.zeros(192, np.uint8), image).run()
 
 
 def test_stores_with_strides_and_ranks() -> None:

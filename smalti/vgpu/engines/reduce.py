@@ -12,7 +12,8 @@ Array = npt.NDArray[Any]
 Reduction = Callable[[Array, Array], Array]
 
 _FLOATING = {"f16": np.float16, "f32": np.float32, "f64": np.float64}
-_NAN = {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFFFFFF, "f64": 0x7FFFFFFFFFFFFFFF}
+_NAN = {"f16": 0x7FFF, "bf16": 0x7FFF, "f32": 0x7FFFFFFF, "f64": 0xFFF8000000000000}
+_QUIET = np.uint64(1 << 51)
 
 
 def reduction(op: str, type_: str) -> Reduction | None:
@@ -71,9 +72,25 @@ def _float_add(type_: str, flush: bool) -> Reduction:
                 total = _flush(_flush(a) + _flush(b))
             else:
                 total = a + b
+            if type_ == "f64":
+                return np.where(np.isnan(total), _nan64(new, old), total.view(old.dtype))
             return np.where(np.isnan(total), old.dtype.type(nan), total.view(old.dtype))
 
     return add
+
+
+def _nan64(first: Array, second: Array) -> Array:
+    """The NaN of an f64 addition in memory: an operand's, unchanged (recording "additions of f64 in memory")."""
+    own = np.where(np.isnan(second.view(np.float64)), second, np.uint64(_NAN["f64"]))
+    return np.where(np.isnan(first.view(np.float64)), first, own)
+
+
+def shared_add64(old: Array, new: Array) -> Array:
+    """Additions of f64 in shared memory are a loop of DADD and compare-and-swap: the NaN is the old value's first, made
+    quiet (same recording)."""
+    with np.errstate(all="ignore"):
+        total = old.view(np.float64) + new.view(np.float64)
+        return np.where(np.isnan(total), _nan64(old, new) | _QUIET, total.view(np.uint64))
 
 
 def _widen(bf16: Array) -> npt.NDArray[np.float32]:

@@ -4,6 +4,7 @@ operations that move them. Measured on an H200 (E11). Knows tensor maps and memo
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -55,13 +56,19 @@ class Form:
 
     def __init__(self, m: TensorMap) -> None:
         self.map = m
+        self.interleaved = m.interleave != "none" and m.tiled
+        pitch = m.row_pitch
+        if self.interleaved:
+            m = _uninterleaved(m)
+            pitch = m.row_bytes
+        self.source = m
         self.rows = tuple(reversed(m.transfer[1:])) if m.tiled else (m.pixels,)
         self.count = int(np.prod(self.rows, dtype=np.int64))
         self.row_bytes = m.row_bytes  # in shared memory
-        self.row_source = m.transfer[0] * (m.grain if m.tiled else m.element.bits) // 8  # in global memory
+        self.row_source = m.transfer[0] * m.element.bits // 8  # in global memory
         self.padded = m.type in PADDED
         self.flip = m.swizzle != "none" and SWIZZLES[m.swizzle].flip
-        self.pitch = m.row_pitch
+        self.pitch = pitch
         self._units: dict[int, Offsets] = {}
         self._flips: dict[int, Bools] = {}
 
@@ -99,8 +106,10 @@ class Form:
 
         `clip`: dimension 0 is clipped to multiples of that many bytes (stores: 16, E11). Errors: SML0803, SML0805.
         """
-        m = self.map
-        start, size = at[0] * m.grain // 8, m.size[0] * m.grain // 8
+        m = self.source
+        if self.interleaved:
+            at = (0, *at)
+        start, size = at[0] * m.element.bits // 8, m.size[0] * m.element.bits // 8
         low, high = max(-start, 0), min(-(-size // clip) * clip - start, self.row_source)
         where = [slice(low, high)]
         offset = m.address + start + low
@@ -181,6 +190,17 @@ class Form:
             self.rows, (slice(0, 1), slice(low * size, high * size)), offset - segment.address, (0, 1),
             (1, (high - low) * size), (high - low) * size, segment,
         )  # fmt: skip
+
+
+def _uninterleaved(m: TensorMap) -> TensorMap:
+    """The same boxes as a map of one dimension more, the innermost being a slice of 16 or 32 bytes."""
+    slice_ = m.grain // m.element.bits
+    box = list(m.box)
+    box[-2] = 1
+    return replace(
+        m, size=(slice_, *m.size), stride=(m.grain // 8, *m.stride), box=(slice_, *box),
+        element_stride=(1, *m.element_stride), interleave="none",
+    )  # fmt: skip
 
 
 def locate(memory: Memory, agent: Agent, start: int, stop: int) -> Segment:
@@ -391,9 +411,32 @@ class TensorStore(FromShared):
                 new = function(old, np.ascontiguousarray(new).view(dtype)).astype(dtype, copy=False).view(np.uint8)
             if bad is not None and bad.any():
                 self._undefined(p, bad)
+            if machine.checks is not None and target.shape[-1] > p.width:
+                self._beyond(machine.checks, p, new)
             target[...] = new
             if p.segment.defined is not None:
                 part_of(p, flags=True)[...] = True if bad is None else ~bad
+
+    def _beyond(self, checks: Any, p: Piece, new: Bytes) -> None:
+        """Reports SML0832: defined bytes beyond the tensor's width that change, for stores end at whole units (E11)."""
+        assert p.segment is not None
+        changed = part_of(p)[..., p.width :] != new[..., p.width :]
+        if p.segment.defined is not None:
+            changed &= part_of(p, flags=True)[..., p.width :]
+        if changed.any():
+            extra = int(changed.sum())
+            width = self.form.map.size[0] * self.form.map.element.bits // 8
+            checks.report(
+                error(
+                    "SML0832",
+                    at=self.loc,
+                    opcode=self.what,
+                    what=p.segment.name,
+                    width=width,
+                    extra=extra,
+                    who=self.who(),
+                )
+            )
 
     def _undefined(self, p: Piece, bad: Bools) -> None:
         """Undefined bytes may only fall into the rest of a 16-byte unit beyond the tensor's width."""

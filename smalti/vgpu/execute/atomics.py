@@ -13,7 +13,7 @@ import numpy as np
 from smalti.ptx.module import type_bits
 from smalti.vgpu.engines import AsyncOp
 from smalti.vgpu.engines.mbarrier import place, signal
-from smalti.vgpu.engines.reduce import reduction
+from smalti.vgpu.engines.reduce import reduction, shared_add64
 from smalti.vgpu.execute import Context, Operation, Result, executor
 from smalti.vgpu.execute.lanes import destination
 from smalti.vgpu.execute.memory import Items, active_addresses, items_of, order_of, polled, read_back, space_of
@@ -31,6 +31,8 @@ def combine(op: str, type_: str, space: str) -> Callable[[Array, Array], Array]:
     """
     if op == "exch":
         return lambda old, new: new
+    if type_ == "f64" and space.startswith("shared"):
+        return shared_add64
     packed = type_.endswith("x2")
     base = type_[:-2] if packed else type_
     if base == "f32" and not space.startswith("shared"):
