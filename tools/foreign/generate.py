@@ -9,7 +9,7 @@ source alone, or read it as they are imported). nvcc and ptxas must be on the PA
     venv/bin/pip install jax==0.10.2 jax-cuda13-plugin jax-cuda13-pjrt absl-py llvmlite
     PYTHONPATH=. venv/bin/python tools/foreign/generate.py -m jax_mosaic -m jax_hopper -m jax_blackwell sm_100a
     venv/bin/pip install tilelang==0.1.15
-    PYTHONPATH=. venv/bin/python tools/foreign/generate.py -m tilelang_kernels -m tilelang_blocks
+    PYTHONPATH=. venv/bin/python tools/foreign/generate.py -m tilelang_kernels -m tilelang_blocks -m tilelang_scaled
     PYTHONPATH=. python tools/foreign/generate.py -m cuda_hopper -m cuda_blackwell -m cuda_forms
     venv/bin/pip install nvidia-cutlass-dsl==4.8.1   # its output is under NVIDIA's licence: not for the repository
     PYTHONPATH=. venv/bin/python tools/foreign/generate.py -o FOLDER -m cute_kernels sm_100a
