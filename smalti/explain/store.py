@@ -106,13 +106,11 @@ class Store:
         if not chosen:
             return []
         query = " OR ".join(f'message:"{w}"' for w in chosen)
-        best = self.db.execute("select site from words where words match ? order by rank limit ?", (query, limit))
-        found = []
-        for (site,) in best.fetchall():
-            found += [
-                (str(site), str(t)) for (t,) in self.db.execute("select template from wording where site = ?", (site,))
-            ]
-        return found
+        sql = (
+            "select best.site, template from (select site, rank as place from words where words match ? "
+            "order by rank limit ?) as best join wording on wording.site = best.site order by place, wording.rowid"
+        )
+        return [(str(site), str(template)) for site, template in self.db.execute(sql, (query, limit))]
 
     def at(self, path_end: str, line: int | None = None, function: str | None = None) -> list[dict[str, Any]]:
         """Sites in the files whose path ends so, in a function (its last name) or on a line."""
