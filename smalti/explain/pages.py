@@ -180,7 +180,10 @@ def _proofs(one: Page) -> str:
 def _report(one: Page, up: str) -> str:
     base = os.environ.get("SMALTI_REPORT_URL", "")
     target = base if base.startswith("https://") else f"{up}report.html"
-    return f'<p><a href="{esc(target)}?title={quote("wrong page " + one.id)}">Report a wrong page</a></p>'
+    return (
+        f'<p><a href="{esc(target)}?title={quote("wrong page " + one.id)}">Report a wrong page</a> · '
+        f'<a href="{up}api/errors/{esc(one.id)}.json">This page as JSON</a></p>'
+    )
 
 
 def listing(rows: Iterable[tuple[str, str, str, str]], up: str) -> str:
