@@ -32,6 +32,7 @@ from smalti.run import device as find
 from smalti.run.launch_file import load
 
 KERNELS = Path(__file__).parents[2] / "tests" / "foreign" / "kernels"
+KNOWN = KERNELS.parent / "known.json"  # what compilers do against the rules
 PATIENCE = 60  # seconds for one kernel on a GPU
 
 
@@ -161,11 +162,16 @@ def main() -> int:
             for _ in mine:
                 yield done.get()
 
+    known = json.loads(KNOWN.read_text())
+    known = known["every"] | known["some"]
     for path, found, told, took in real(given.device) if given.device else virtual():
-        print(f"{path.parent.name}/{path.stem}: {'FAILED' if found else 'good'}, {took:.2f} s", flush=True)
+        name = f"{path.parent.name}/{path.stem}"
+        expected = name in known and found and known[name] in found[0]
+        word = "good" if not found else "known" if expected else "FAILED"
+        print(f"{name}: {word}, {took:.2f} s", flush=True)
         for line in [*found, *told]:
             print(f"    {line[:600]}", flush=True)
-        good, bad = good + (not found), bad + bool(found)
+        good, bad = good + (word != "FAILED"), bad + (word == "FAILED")
     print(f"{good} good, {bad} failed, {time.perf_counter() - start:.0f} s")
     return 1 if bad else 0
 
