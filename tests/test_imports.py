@@ -11,7 +11,6 @@ ORDER = ("errors", "numerics", "layout", "ptx", "vgpu", "run", "lang", "ops", "i
 KNOWN = [
     {"lang.metadata", "lang.scaled", "lang.scales", "lang.shared", "lang.tcgen05", "lang.tensor_memory"}
     | {"lang.tensors", "lang.tma", "lang.wgmma"},
-    {"lang.kernel", "lang.store"},
 ]
 
 

@@ -29,7 +29,8 @@ from smalti.run.launch import Buffer, Launch, MapOf, Pointer, Scalar, Struct
 from smalti.run.scaled import BlockScaled
 
 if TYPE_CHECKING:
-    from smalti.lang.kernel import Kernel, Traced
+    from smalti.lang.kernel import Kernel
+    from smalti.lang.traced import Traced
 
 __all__ = [
     "build_launch",

@@ -9,7 +9,6 @@ import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from types import FunctionType
 from typing import Any
 
@@ -17,56 +16,21 @@ from smalti.errors import Loc, error, public
 from smalti.lang import grid as grids
 from smalti.lang.barriers import initialise
 from smalti.lang.dtypes import DTYPES, DType
-from smalti.lang.parameters import Parameter, Parameters
+from smalti.lang.parameters import Parameters
 from smalti.lang.plan import Plan
 from smalti.lang.resources import check_shared
 from smalti.lang.signature import Facts, Operand, Signature, facts, parse_signature
 from smalti.lang.source import check_source
 from smalti.lang.tensors import Tensor
 from smalti.lang.trace import Trace, running, tracing
+from smalti.lang.traced import Traced
 from smalti.numerics.quantize import lookup
 from smalti.ptx.finish import finish, shared_bytes
-from smalti.ptx.module import Module
-from smalti.ptx.print import print_module
 from smalti.ptx.tidy import tidy
 
-__all__ = ["Kernel", "Traced", "kernel"]
+__all__ = ["Kernel", "kernel"]
 
 ARCHITECTURES = ("sm_90a", "sm_100a", "sm_103a")
-
-
-@dataclass(frozen=True, eq=False)
-class Traced:
-    """A kernel for one set of static facts: its PTX module, and what a launch must know.
-
-    `parameters` in the entry's order; `grid` three host expressions (`lang.grid`); `shared` bytes of dynamic
-    shared memory; `plan` says what it is made of. A trace from the disk has its text, and a module once asked.
-    """
-
-    made: Module | None
-    entry: str
-    signature: Signature
-    facts: Mapping[str, Facts]
-    parameters: tuple[Parameter, ...]
-    grid: tuple[grids.Expression, grids.Expression, grids.Expression]
-    block: int
-    cluster: tuple[int, int, int]
-    shared: int
-    plan: Plan
-    text: str = ""
-
-    @cached_property
-    def module(self) -> Module:
-        """The finished PTX module."""
-        if self.made is not None:
-            return self.made
-        from smalti.ptx.parse import parse
-
-        return parse(self.text, self.entry)
-
-    def ptx(self) -> str:
-        """The PTX text."""
-        return self.text or print_module(self.module)
 
 
 @dataclass(eq=False)

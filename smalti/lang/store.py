@@ -22,10 +22,11 @@ from smalti.lang.distribution import Distribution
 from smalti.lang.dtypes import DType
 from smalti.lang.plan import Barriers, Buffer, Note, Plan
 from smalti.lang.signature import Facts
+from smalti.lang.traced import Traced
 from smalti.run.cache import Cache, key
 
 if TYPE_CHECKING:
-    from smalti.lang.kernel import Kernel, Traced
+    from smalti.lang.kernel import Kernel
 
 __all__ = ["key_of", "load", "save"]
 
@@ -153,8 +154,6 @@ def save(at: str, traced: Traced) -> None:
 
 def load(at: str, kernel: Kernel, known: Mapping[str, Facts]) -> Traced | None:
     """The trace kept under that key, or None."""
-    from smalti.lang.kernel import Traced
-
     found = Cache().get(at)
     if found is None:
         return None
