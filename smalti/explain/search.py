@@ -28,6 +28,7 @@ PLACES = 40  # of one text
 _CODE = re.compile(r"SML\d{4}")
 _PACKAGE = re.compile(r"[/\\](?:site|dist)-packages[/\\]([A-Za-z]\w{0,60})[/\\.]")
 _CALLED = re.compile(r"\b([A-Za-z_]\w{0,80})\s?\(")
+_NAMED = re.compile(r"((?:[A-Za-z_]\w*\.){0,20}[A-Z]\w*): (.+)", re.DOTALL)
 _CODED = re.compile(r"\s{0,20}(SML\d{4}):")
 _ID = re.compile(r"(?:[0-9a-f]{16}|JMG[0-9a-f]{9}|FLT\d{4})\Z")
 
@@ -64,7 +65,9 @@ def _text(question: str, stores: list[Store]) -> Answer:
     if quoted:
         return _traceback(quoted, stores, text)
     answer = Answer("message")
-    answer.matches = _one(one, stores)
+    if not kind and (named := _NAMED.match(asked[:LONGEST_MESSAGE])):  # a type whose name does not look like one
+        answer.matches = [m for m in _one(Raised(named[1], named[2]), stores) if m.certainty != "similar"]
+    answer.matches = answer.matches or _one(one, stores)
     if len(message) > LONGEST_MESSAGE and not answer.matches:
         answer.matches = _faults(Raised(message=text))
     if _wordless(one) and not answer.matches:

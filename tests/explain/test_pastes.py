@@ -190,6 +190,22 @@ def test_the_printed_source_line_tells_places_apart(tmp_path):
     store.close()
 
 
+def test_a_type_whose_name_does_not_look_like_one(tmp_path):
+    pytest.importorskip("libcst")
+    from smalti.explain.index.build import Subject, index
+    from smalti.explain.store import Store
+    from tests.explain.conftest import lay
+
+    body = "def f(a, b):\n    raise UnsupportedConstruct(f'invalid operands of type {a} and {b}')\n"
+    lay(tmp_path, {"pkg/__init__.py": body})
+    index(Subject("pkg", tmp_path, "1"), tmp_path / "t.sqlite")
+    store = Store(tmp_path / "t.sqlite")
+    for text in ("pkg.UnsupportedConstruct: invalid operands of type 7 and 8", "invalid operands of type 7 and 8"):
+        (best,) = find(text, [store]).matches
+        assert best.certainty == "sure" and best.values == {"a": "7", "b": "8"}
+    store.close()
+
+
 def test_the_users_call_puts_its_place_first(tmp_path):
     """JAX hides its own frames; the line of the user's still says which entry point was called."""
     pytest.importorskip("libcst")
