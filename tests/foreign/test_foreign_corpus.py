@@ -2,7 +2,7 @@
 are exact, whatever the schedule, and nothing is found.
 
 SMALTI_SEEDS=20 runs each under that many adversarial schedules instead of one. SMALTI_FOREIGN names a folder of more
-kernels, which tools/foreign/generate.py filled with what other compilers than Triton made.
+kernels, which tools/foreign/generate.py filled (those of CuTe DSL are not here).
 """
 
 import json

@@ -1,6 +1,6 @@
 """Compiles the kernels below with Gluon (Triton's low-level language), without a GPU, and writes their PTX.
 
-    /tmp/triton-venv/bin/python tools/foreign/gluon_ptx.py tests/data/foreign
+    venv/bin/python tools/foreign/gluon_ptx.py tests/data/foreign
 
 One tile each, synchronised by hand: TMA in, one matrix instruction chain, TMA out. The kernels are ours.
 """

@@ -1,7 +1,7 @@
 """Compiles the kernels below with Triton, without a GPU, and writes their PTX to a folder.
 
-    python -m venv /tmp/triton-venv && /tmp/triton-venv/bin/pip install triton==3.9.0 numpy
-    /tmp/triton-venv/bin/python tools/foreign/triton_ptx.py tests/data/foreign
+    python -m venv venv && venv/bin/pip install triton==3.9.0 numpy
+    venv/bin/python tools/foreign/triton_ptx.py tests/data/foreign
 
 The kernels are ours; Triton is MIT-licensed. Each file is named kernel.architecture.ptx.
 """
