@@ -162,10 +162,15 @@ class MbarrierWait(Wait):
 
     def describe(self) -> str:
         return "; ".join(
-            f"waiting for parity {parity} of mbarrier {b.name} (phase {b.phase}), which lacks {b.missing()}"
+            f"waiting for parity {parity} of mbarrier {b.name} (phase {_counted(b.phase)}), which lacks {b.missing()}"
             for b, parity in self.barriers
             if not b.passed(parity)
         )
+
+
+def _counted(phase: int) -> str:
+    """The number of a phase, and how many like it are over: who fell two behind waits for one that never comes."""
+    return f"{phase}, {phase // 2} of this parity over" if phase > 1 else str(phase)
 
 
 def live(cta: CTA) -> dict[int, Mbarrier]:
