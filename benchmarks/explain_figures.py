@@ -3,12 +3,14 @@
     python benchmarks/explain_figures.py NEW.sqlite OLD.sqlite [--source DIR] [--sample 800] [--part jax/…/mosaic_gpu]
 
 Make the indexes first with `smalti errors index`, which prints the time of a cold and of an unchanged run.
-`--source` (the folder that holds the package) adds the count by an independent parser, tree-sitter.
+`--source` (the folder that holds the package) adds kind and line of every site by two other parsers.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
+import platform
 import random
 import time
 from pathlib import Path
@@ -38,31 +40,55 @@ def share(name: str, found: int, of: int, bar: str) -> None:
     print(f"{name:<62} {found:>6} of {of:<6} {100 * found / max(1, of):6.1f} %   bar {bar}")
 
 
-def second_parser(source: Path, store: Store) -> None:
-    """Raises and asserts counted by tree-sitter, file by file, against the index."""
+def by_tree_sitter(data: bytes) -> list[tuple[str, int]]:
+    """(kind, line) of every raise and assert, by tree-sitter."""
     import tree_sitter
     import tree_sitter_python
 
+    kinds = {"raise_statement": "raise", "assert_statement": "assert"}
     parser = tree_sitter.Parser(tree_sitter.Language(tree_sitter_python.language()))
-    counts: dict[str, int] = {}
+    stack, found = [parser.parse(data).root_node], []
+    while stack:
+        node = stack.pop()
+        if node.type in kinds:
+            found.append((kinds[node.type], node.start_point[0] + 1))
+        stack.extend(node.children)
+    return sorted(found)
+
+
+def by_ast(data: bytes) -> list[tuple[str, int]] | None:
+    """The same by this Python's own parser; None for a file newer than it."""
+    kinds = {ast.Raise: "raise", ast.Assert: "assert"}
+    try:
+        tree = ast.parse(data)
+    except SyntaxError:
+        return None
+    return sorted((kinds[type(node)], node.lineno) for node in ast.walk(tree) if type(node) in kinds)
+
+
+def other_parsers(source: Path, store: Store) -> None:
+    """Kind and line of every raise and assert, file by file: the index against two other parsers."""
+    indexed: dict[str, list[tuple[str, int]]] = {}
     for record in store.all():
-        counts[record["path"]] = counts.get(record["path"], 0) + 1
-    equal = files = theirs = 0
+        indexed.setdefault(record["path"], []).append((record["kind"], record["line"]))
+    sites = {"tree-sitter": 0, "ast": 0}
+    equal, files, newer = {"tree-sitter": 0, "ast": 0}, 0, 0
     for path in sorted((source / store.package).rglob("*.py")):
-        tree = parser.parse(path.read_bytes())
-        stack, seen = [tree.root_node], 0
-        while stack:
-            node = stack.pop()
-            seen += node.type in ("raise_statement", "assert_statement")
-            stack.extend(node.children)
-        name = path.relative_to(source).as_posix()
+        name, data = path.relative_to(source).as_posix(), path.read_bytes()
         files += 1
-        theirs += seen
-        equal += seen == counts.get(name, 0)
-        if seen != counts.get(name, 0):
-            print(f"  differs: {name}: {seen} by tree-sitter, {counts.get(name, 0)} in the index")
-    share("files in which two parsers count the same sites", equal, files, "100 %")
-    share("sites: index against tree-sitter", sum(counts.values()), theirs, "100 %")
+        for parser, found in (("tree-sitter", by_tree_sitter(data)), ("ast", by_ast(data))):
+            if found is None:
+                newer += 1
+                continue
+            sites[parser] += len(found)
+            equal[parser] += found == sorted(indexed.get(name, []))
+            for kind, line in sorted(set(found) ^ set(indexed.get(name, []))):
+                print(f"  differs from {parser}: {kind} at {name}:{line}")
+    here = f"Python {platform.python_version()}"
+    total = sum(map(len, indexed.values()))
+    share(f"sites: tree-sitter against the index ({here})", sites["tree-sitter"], total, "100 %")
+    share("files in which kinds and lines are equal", equal["tree-sitter"], files, "100 %")
+    share(f"the same by this Python's ast ({newer} files are newer than it)", equal["ast"], files - newer, "100 %")
 
 
 def main() -> None:
@@ -82,7 +108,7 @@ def main() -> None:
         f"{new.package} {new.version} against {old.version}: {len(raises)} raises, {len(every) - len(raises)} asserts"
     )
     if args.source is not None:
-        second_parser(args.source, new)
+        other_parsers(args.source, new)
     share("raises with a message template", sum(bool(r["wordings"]) for r in raises), len(raises), "95 %")
     for tier, bar in (("1", "95 %"), ("2", "80 %"), ("3", "50 %")):
         known = sum(bool(r["guard"].get(tier)) or (tier == "2" and r["guard"]["kind"] == "always") for r in raises)

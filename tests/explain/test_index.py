@@ -1,14 +1,16 @@
 """What an index says of a small package: wordings, guards, paths, refutations, ids. Nothing is imported or run."""
 
 import sqlite3
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from smalti.errors import SmaltiError
 from smalti.explain.index.build import Subject, index
 from smalti.explain.index.module import keyword_lines
-from smalti.explain.store import Store, write
+from smalti.explain.store import Store, locked, write
 from tests.explain.conftest import SOURCE, lay
 
 
@@ -186,6 +188,135 @@ def test_reading_while_another_index_is_put_in_place(index_file, tmp_path):
     reader.close()
     with Store(path).db as db:
         assert db.execute("select count(*) from site").fetchone() == (0,)
+
+
+NESTED = {
+    "deep": "x = " + "(" * 50_000 + ")" * 50_000,
+    "minus": "x = " + "-" * 200_000 + "1",
+    "otherwise": "if x:\n    pass\n" + "elif y:\n    raise ValueError\n" * 60_000,
+}
+
+
+def test_what_cannot_be_parsed_costs_its_own_file(tmp_path):
+    lines = {"noise": "\x7f\x00\x01" * 1000, "half": "raise (\n", **NESTED}
+    files = {f"pkg/{name}.py": text + "\n" for name, text in lines.items()}
+    root = lay(copy(tmp_path / "src"), files)
+    outcome = index(Subject("pkg", root, "1"), tmp_path / "a.sqlite")
+    assert {name for name, _ in outcome.skipped} == {*files, "pkg/broken.py"}
+    assert dict(outcome.skipped)["pkg/deep.py"] == "nested too deeply for the parser"
+    opened = Store(tmp_path / "a.sqlite")
+    assert {r["path"] for r in opened.all()} >= {"pkg/_impl.py", "pkg/newer.py"}
+    assert "pkg/deep.py" in opened.meta["skipped"]
+    opened.close()
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path, monkeypatch):
+    root = lay(copy(tmp_path / "src"), {"pkg/closed.py": "raise ValueError\n", "pkg/huge.py": "#" * (5 << 20)})
+    read = Path.read_bytes
+
+    def closed(path):
+        if path.name == "closed.py":
+            raise PermissionError(13, "Permission denied")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", closed)
+    outcome = index(Subject("pkg", root, "1"), tmp_path / "a.sqlite")
+    assert dict(outcome.skipped)["pkg/closed.py"] == "cannot be read: Permission denied"
+    assert dict(outcome.skipped)["pkg/huge.py"] == "larger than 4 MiB"
+
+
+def test_statements_behind_a_colon(tmp_path):
+    text = (
+        "def one(x):\n    if x: raise ValueError('one')\n    return x\n\n\n"
+        "class A:\n    def two(self): assert False, 'two'\n\n    def three(self, y):\n"
+        "        while y: raise KeyError('three'); return\n        raise IndexError('four')\n"
+    )
+    index(Subject("pkg", lay(tmp_path, {"pkg/__init__.py": text}), "1"), tmp_path / "a.sqlite")
+    opened = Store(tmp_path / "a.sqlite")
+    found = {r["message"]: (r["line"], r["function"], r["guard"]["1"]) for r in opened.all()}
+    opened.close()
+    assert found == {
+        "one": (2, "one", "x"),
+        "two": (7, "A.two", "always, once this line is reached"),
+        "three": (10, "A.three", "y"),
+        "four": (11, "A.three", "always, once this line is reached"),
+    }
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from smalti.explain.index.build import Subject, index
+root, path, limit = sys.argv[1:]
+if int(limit):
+    import resource, signal
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
+print("begins", flush=True)
+index(Subject("pkg", Path(root), "2"), Path(path), lambda text: print(text, flush=True))
+"""
+
+
+def build(root, path, limit=0):
+    """An index built by a process of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(root), str(path), str(limit)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def test_a_killed_run_leaves_the_old_index_and_no_lock(tmp_path):
+    many = {f"pkg/m{i}.py": f"def f{i}(x):\n    if x:\n        raise ValueError('m{i}')\n" for i in range(300)}
+    root, path = copy(tmp_path / "src"), tmp_path / "a.sqlite"
+    index(Subject("pkg", root, "1"), path)
+    before = path.read_bytes()
+    child = build(lay(root, many), path)
+    assert child.stdout.readline() == b"begins\n" and child.stdout.readline() == b"read 100 of 301 files\n"
+    child.kill()
+    child.communicate()
+    assert path.read_bytes() == before
+    outcome = index(Subject("pkg", root, "2"), path)
+    assert outcome.read == 301 and not list(tmp_path.glob("*.part*"))
+    opened = Store(path)
+    assert {r["message"] for r in opened.all()} >= {f"m{i}" for i in range(300)}
+    opened.close()
+
+
+def test_a_file_that_may_not_grow_is_a_coded_error(tmp_path):
+    pytest.importorskip("resource")
+    root, path = copy(tmp_path / "src"), tmp_path / "a.sqlite"
+    child = build(root, path, 20_000)
+    _, errors = child.communicate(timeout=60)
+    assert child.returncode != 0 and b"SML1208" in errors
+    assert not path.exists() and not list(tmp_path.glob("*.part*"))
+    index(Subject("pkg", root, "2"), path)
+    before = path.read_bytes()
+    (root / "pkg/more.py").write_text("raise ValueError('more')\n")
+    child = build(root, path, 20_000)
+    assert b"SML1208" in child.communicate(timeout=60)[1]
+    assert path.read_bytes() == before
+
+
+def test_one_builder_at_a_time_and_readers_meanwhile(tmp_path):
+    root, path = copy(tmp_path / "src"), tmp_path / "a.sqlite"
+    index(Subject("pkg", root, "1"), path)
+    with locked(path):
+        with pytest.raises(SmaltiError, match="SML1207"):
+            index(Subject("pkg", root, "2"), path)
+        opened = Store(path)
+        assert opened.version == "1" and opened.count() > 5
+        opened.close()
+    children = [build(root, path) for _ in range(3)]
+    seen = set()
+    while any(child.poll() is None for child in children):
+        opened = Store(path)
+        seen.add((opened.version, len(list(opened.all()))))
+        opened.close()
+    said = [child.communicate()[1] for child in children]
+    failed = [text for child, text in zip(children, said, strict=True) if child.returncode]
+    assert all(b"SML1207" in text for text in failed) and len(failed) < 3
+    opened = Store(path)
+    assert opened.version == "2" and len({count for _, count in seen}) == 1
+    opened.close()
 
 
 def test_links_out_of_the_source_are_not_followed(tmp_path):

@@ -5,18 +5,15 @@ Order: find files, summarise each (in parallel), join them in a graph, make reco
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
 import multiprocessing
-import os
 import sqlite3
-import sys
 import time
 import zlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +21,7 @@ from typing import Any
 from smalti.errors import error
 from smalti.explain import store
 from smalti.explain.index import module as reading
-from smalti.explain.index import upstream
+from smalti.explain.index import upstream, workers
 from smalti.explain.index.graph import Graph
 from smalti.explain.index.sites import kept, records
 from smalti.explain.template import skeleton, words
@@ -32,7 +29,6 @@ from smalti.explain.template import skeleton, words
 LARGEST_FILE = 4 << 20
 MOST_FILES = 20_000
 ANALYSIS = 3  # a change here rebuilds records from cached summaries
-SMALL_ENOUGH_TO_STAY = 40  # files that are not worth worker processes
 
 
 @dataclass
@@ -83,28 +79,12 @@ def module_name(root: Path, path: Path) -> tuple[str, bool]:
     return ".".join(parts), False
 
 
-def summary(job: tuple[str, str, bool]) -> tuple[str, str | None, str]:
-    """(module, summary as JSON or None, why not) of one file. Runs in a worker; never raises."""
-    source, name, package = job
-    gc.disable()  # syntax trees are many small objects without cycles
-    try:
-        limit = sys.getrecursionlimit()
-        sys.setrecursionlimit(max(limit, 5000))
-        made = reading.summarise(source, name)
-        made["package"] = package
-        return name, json.dumps(made, separators=(",", ":")), ""
-    except Exception as failed:
-        return name, None, f"{type(failed).__name__}: {str(failed)[:200]}"
-    finally:
-        gc.enable()
-
-
 def index(subject: Subject, path: Path, say: Callable[[str], None] = lambda text: None) -> Outcome:
     """Build or refresh the index file at `path`. Errors: SML1203, SML1207, SML1208, SML1211."""
     start = time.perf_counter()
     with store.locked(path):
         store.clear_parts(path)
-        files = _read(subject)
+        files, unread = _read(subject)
         digest = hashlib.sha256(
             json.dumps(
                 [ANALYSIS, reading.FORMAT, subject.package, subject.version, subject.commit, subject.only]
@@ -118,6 +98,7 @@ def index(subject: Subject, path: Path, say: Callable[[str], None] = lambda text
             old.close()
             return Outcome(path, sites, len(files), 0, time.perf_counter() - start, unchanged=True)
         summaries, read, skipped = _summaries(files, old, say)
+        skipped += unread
         say(f"joining {len(summaries)} files")
         graph = Graph({name: json.loads(text) for name, text in summaries.items()})
         paths = {name: f.path for name, f in files.items()}
@@ -159,22 +140,30 @@ class _File:
     package: bool
 
 
-def _read(subject: Subject) -> dict[str, _File]:
+def _read(subject: Subject) -> tuple[dict[str, _File], list[tuple[str, str]]]:
+    """Files by module name, and those that cannot be read, with the reason."""
     root = subject.root.resolve()
     found: dict[str, _File] = {}
+    unread: list[tuple[str, str]] = []
     for path in python_files(subject):
         name, package = module_name(subject.root, path)
         reads = subject.reads
         if reads and not any(name == p or name.startswith(p + ".") for p in reads):
             continue
-        if not path.resolve().is_relative_to(root) or path.stat().st_size > LARGEST_FILE:
-            continue
-        with suppress(OSError):
+        place = path.relative_to(subject.root).as_posix()
+        try:
+            if not path.resolve().is_relative_to(root):
+                continue
+            if path.stat().st_size > LARGEST_FILE:
+                unread.append((place, f"larger than {LARGEST_FILE >> 20} MiB"))
+                continue
             data = path.read_bytes()
-            source = _text(data)
-            digest = hashlib.sha256(name.encode() + b"\0" + data).hexdigest()
-            found[name] = _File(path.relative_to(subject.root).as_posix(), source, digest, package)
-    return found
+        except OSError as failed:
+            unread.append((place, f"cannot be read: {failed.strerror or failed}"))
+            continue
+        digest = hashlib.sha256(name.encode() + b"\0" + data).hexdigest()
+        found[name] = _File(place, _text(data), digest, package)
+    return found, unread
 
 
 def _text(data: bytes) -> str:
@@ -196,14 +185,14 @@ _SHARED: list[tuple[Graph, str, dict[str, str]]] = []  # what forked workers fin
 def _records(graph: Graph, subject: Subject, paths: dict[str, str]) -> list[dict[str, Any]]:
     """Records of all modules, in the order of their names; shared out over processes where that is cheap."""
     names = sorted(name for name in graph.modules if kept(name, subject.only))
-    workers = min(os.cpu_count() or 1, 8)
-    if len(names) <= SMALL_ENOUGH_TO_STAY or workers < 2 or "fork" not in multiprocessing.get_all_start_methods():
+    count = workers.COUNT
+    if len(names) <= workers.SMALL_ENOUGH_TO_STAY or count < 2 or "fork" not in multiprocessing.get_all_start_methods():
         return records(graph, subject.package, paths, names)
     sizes = {n: sum(len(f["sites"]) * len(f["conditions"]) for f in graph.modules[n]["functions"]) for n in names}
     _SHARED.append((graph, subject.package, paths))
     try:
         context = multiprocessing.get_context("fork")
-        with ProcessPoolExecutor(workers, context) as pool:
+        with ProcessPoolExecutor(count, context, workers.follow) as pool:
             by_size = sorted(names, key=lambda n: -sizes[n])
             made = dict(zip(by_size, pool.map(_one_module, by_size), strict=True))
     finally:
@@ -235,20 +224,14 @@ def _summaries(
                 known[digest] = zlib.decompress(data).decode()
     found = {name: known[f.digest] for name, f in files.items() if f.digest in known}
     jobs = [(f.source, name, f.package) for name, f in files.items() if name not in found]
-    jobs.sort(key=lambda job: -len(job[0]))  # long ones first, so that the workers end together
     skipped: list[tuple[str, str]] = []
-    workers = min(os.cpu_count() or 1, 8)
-    with ExitStack() as stack:
-        results: Iterable[tuple[str, str | None, str]] = map(summary, jobs)
-        if len(jobs) > SMALL_ENOUGH_TO_STAY and workers > 1:
-            results = stack.enter_context(ProcessPoolExecutor(workers)).map(summary, jobs, chunksize=2)
-        for done, (name, made, why) in enumerate(results, 1):
-            if made is None:
-                skipped.append((files[name].path, why))
-            else:
-                found[name] = made
-            if done % 100 == 0:
-                say(f"read {done} of {len(jobs)} files")
+    for done, (name, made, why) in enumerate(workers.summaries(jobs), 1):
+        if made is None:
+            skipped.append((files[name].path, why))
+        else:
+            found[name] = made
+        if done % 100 == 0:
+            say(f"read {done} of {len(jobs)} files")
     return found, len(jobs), skipped
 
 

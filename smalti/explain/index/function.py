@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from smalti.explain.index import text as words
-from smalti.explain.index.nodes import children, mentions, parameters
+from smalti.explain.index.nodes import children, mentions, parameters, small_statements
 from smalti.explain.index.raised import Built, given_message, returned
 from smalti.explain.index.text import code, dotted
 
@@ -85,8 +85,8 @@ class FunctionReader:
         path = list(path)
         for statement in body:
             self.order += 1
-            if isinstance(statement, cst.SimpleStatementLine):
-                for small in statement.body:
+            if (smalls := small_statements(statement)) is not None:
+                for small in smalls:
                     if self._small(small, path):
                         return True
             elif self._compound(statement, path):
@@ -352,10 +352,9 @@ class FunctionReader:
                 reader = FunctionReader(self.module, "", statement, "")
                 stack: list[cst.CSTNode] = list(statement.body.body)
                 for one in stack:
-                    if isinstance(one, cst.SimpleStatementLine):
-                        for small in one.body:
-                            if isinstance(small, cst.Assign):
-                                reader._assign(small, [])
+                    for small in small_statements(one) or ():
+                        if isinstance(small, cst.Assign):
+                            reader._assign(small, [])
                 found = given_message(statement)
                 if found is not None:
                     wordings = words.wordings(found, reader.lookup([]))
@@ -443,10 +442,8 @@ def _item(value: cst.BaseExpression | None, index: int) -> cst.BaseExpression | 
 
 
 def _ends(body: Any) -> bool:
-    last = body[-1] if body else None
-    if isinstance(last, cst.SimpleStatementLine):
-        return isinstance(last.body[-1], cst.Raise | cst.Return | cst.Continue | cst.Break)
-    return False
+    smalls = small_statements(body[-1]) if body else None
+    return smalls is not None and isinstance(smalls[-1], cst.Raise | cst.Return | cst.Continue | cst.Break)
 
 
 def _within(inner: Path, outer: Path) -> bool:

@@ -11,10 +11,10 @@ from typing import Any
 import libcst as cst
 
 from smalti.explain.index.function import FunctionReader
-from smalti.explain.index.nodes import children
+from smalti.explain.index.nodes import children, small_statements
 from smalti.explain.index.text import dotted
 
-FORMAT = 4  # of the summaries; a change makes every cached one stale
+FORMAT = 5  # of the summaries; a change makes every cached one stale
 
 _TOKEN = re.compile(
     r"#[^\n]*"
@@ -71,8 +71,8 @@ class ModuleReader:
 
     def _declare(self, body: Any) -> None:
         for statement in body:
-            if isinstance(statement, cst.SimpleStatementLine):
-                for small in statement.body:
+            if (smalls := small_statements(statement)) is not None:
+                for small in smalls:
                     self._declare_small(small)
             elif isinstance(statement, cst.FunctionDef):
                 self.helpers.setdefault(statement.name.value, statement)

@@ -44,6 +44,13 @@ def children(node: cst.CSTNode) -> list[cst.CSTNode]:
     return found
 
 
+def small_statements(node: cst.CSTNode) -> Any:
+    """The statements of one line, or the one of a suite that stands behind its colon; None for a compound one."""
+    if isinstance(node, cst.SimpleStatementLine):
+        return node.body
+    return (node,) if isinstance(node, cst.BaseSmallStatement) else None
+
+
 def mentions(node: cst.CSTNode, names: set[str], calls: list[cst.Call] | None = None) -> None:
     """Dotted names in an expression or simple statement, and its calls."""
     stack: list[Any] = [node]

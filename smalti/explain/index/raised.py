@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from smalti.explain.index import text as words
-from smalti.explain.index.nodes import children
+from smalti.explain.index.nodes import children, small_statements
 from smalti.explain.index.text import code, dotted
 
 if TYPE_CHECKING:
@@ -82,8 +82,8 @@ def returned(node: cst.FunctionDef) -> list[cst.BaseExpression]:
     stack: list[Any] = list(node.body.body)
     while stack:
         one = stack.pop(0)
-        if isinstance(one, cst.SimpleStatementLine):
-            found += [s.value for s in one.body if isinstance(s, cst.Return) and s.value is not None]
+        if (smalls := small_statements(one)) is not None:
+            found += [s.value for s in smalls if isinstance(s, cst.Return) and s.value is not None]
         elif isinstance(one, cst.If | cst.With | cst.For | cst.Try | cst.Else):
             stack.extend(one.body.body)
             if isinstance(orelse := getattr(one, "orelse", None), cst.CSTNode):

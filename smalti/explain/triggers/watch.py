@@ -111,22 +111,21 @@ def _tell(kind: str, value: Any) -> None:
     sys.__stdout__.flush()  # type: ignore[union-attr]
 
 
-def tests_of(module: Any, most: int, most_raising: int) -> list[unittest.TestCase]:
-    """Tests of a module: of each parameterised one a few, spread out; more of those that expect an exception."""
+def tests_of(module: Any, most: int) -> list[unittest.TestCase]:
+    """Tests of a module that expect an exception: of each parameterised one at most so many, spread out."""
     groups: dict[str, list[unittest.TestCase]] = {}
     for one in _flat(unittest.defaultTestLoader.loadTestsFromModule(module)):
         groups.setdefault(_plain(one.id()), []).append(one)
     chosen = []
     for group in groups.values():
-        limit = most_raising if _raising(group[0]) else most
-        step = max(1, len(group) // limit)
-        chosen += group[::step][:limit]
+        if _raising(group[0]):
+            chosen += group[:: max(1, len(group) // most)][:most]
     return chosen
 
 
 def _plain(name: str) -> str:
-    """The name of a test method without what a parameterisation adds."""
-    return re.sub(r"\d+\Z", "", name.partition(" ")[0])
+    """Class and method of a test, without its module and what a parameterisation adds."""
+    return re.sub(r"\d+\Z", "", name.partition(" ")[0].partition(".")[2])
 
 
 def _flat(suite: Any) -> Iterator[unittest.TestCase]:
@@ -236,7 +235,7 @@ def main() -> None:
     watch = Watch(str(Path(found.origin).parent.parent) + "/", work["prefixes"], work["levels"])
     signal.signal(signal.SIGALRM, _late)
     done, wanted = set(work["done"]), set(work["tests"])
-    chosen = tests_of(module, work["most"], work["most raising"])
+    chosen = tests_of(module, work["most"])
     chosen = [t for t in chosen if t.id() not in done and (not wanted or _plain(t.id()) in wanted)]
     _tell("chosen", len(chosen))
     watch.start()
