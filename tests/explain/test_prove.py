@@ -115,7 +115,8 @@ def test_rule_metadata():
     assert all(r["shortDescription"]["text"] and r["helpUri"].endswith(f"{r['id']}.html") for r in found)
 
 
-def test_hint_lines():
+def test_hint_lines(tmp_path, monkeypatch):
+    monkeypatch.setenv("SMALTI_INDEX_DIR", str(tmp_path))
     assert hooks.hint(error("SML0001", code="x", nearest="y")) == "SML0001: smalti explain SML0001"
     known = hooks.hint(NotImplementedError("Sparse meta layout loads unsupported."))
     assert known == "1602ec8d21704352: smalti explain 1602ec8d21704352"

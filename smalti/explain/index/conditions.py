@@ -16,7 +16,7 @@ from smalti.explain.index.trees import holds, key, names, parse, rebuilt, show, 
 _SIMPLE = frozenset(["None", "True", "False", "0", "1"])
 DEEPEST = 6  # layers of definitions put in
 LONGEST = 600
-_VERSION = re.compile(r"·[\d·x]*")
+_VERSION = re.compile(r"·[\dxt·]*")
 
 Never = Callable[[ast.expr, str], str | None]  # (value, class text) -> why it is never an instance
 
@@ -54,6 +54,8 @@ class View:
         seen: dict[str, set[str]] = {}
         for index, held in site["path"]:
             kind, text, order = self.function["conditions"][index]
+            if kind == "while" and text == "True":  # says nothing
+                continue
             asked = text if kind in ("if", "assert", "while") else _as_call(text) if kind == "case" else ""
             tree = self._versioned(asked, order, site["path"]) if asked else None
             if tree is not None and not held:

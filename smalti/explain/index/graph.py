@@ -14,6 +14,7 @@ from typing import Any
 
 COST = {"call": 1.0, "nested": 0.5, "mention": 1.5, "registered": 1.0, "created": 1.5, "class": 2.0, "name": 5.0}
 MOST_BY_NAME = 6  # methods of one name beyond which an unknown receiver leads nowhere
+WRAPPERS = ("functools.partial", "functools.wraps", "functools.lru_cache", "functools.cache")  # register nothing
 LABELS = 3  # entry points kept for each function
 _DUNDERS = re.compile(r"__\w+__\Z")
 
@@ -134,7 +135,11 @@ class Graph:
     def _keys(self, module: str, name: str) -> list[str]:
         node = self.resolve(module, name)
         if node is not None:
-            return [node] if node not in self.functions and (node not in self.classes or "." in name) else []
+            last = name.rsplit(".", 1)[-1]
+            itself = node in self.classes and node.rsplit(":", 1)[-1].rsplit(".", 1)[-1] == last
+            home, _, own = node.partition(":")
+            wrapper = self.modules[home]["objects"].get(own) in WRAPPERS
+            return [] if node in self.functions or itself or wrapper else [node]
         last = name.rsplit(".", 1)[-1]
         if re.fullmatch(r"[A-Z]\w*Op", last):
             snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", last[:-2]).lower()

@@ -14,7 +14,7 @@ from smalti.explain.index.function import FunctionReader
 from smalti.explain.index.nodes import children, small_statements
 from smalti.explain.index.text import dotted
 
-FORMAT = 5  # of the summaries; a change makes every cached one stale
+FORMAT = 6  # of the summaries; a change makes every cached one stale
 
 _TOKEN = re.compile(
     r"#[^\n]*"
@@ -95,6 +95,8 @@ class ModuleReader:
             elif isinstance(node, cst.Match):
                 stack.extend(s for case in node.cases for s in case.body.body)
             elif isinstance(node, cst.BaseCompoundStatement):
+                if isinstance(node, cst.FunctionDef):  # one inside a function may make an exception too
+                    self.helpers.setdefault(node.name.value, node)
                 stack.extend(node.body.body)
                 more = (getattr(node, name, None) for name in ("orelse", "finalbody"))
                 stack.extend(one for one in more if isinstance(one, cst.CSTNode))

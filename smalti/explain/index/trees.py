@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-_VERSION = re.compile(r"·[\d·x]*")
+_VERSION = re.compile(r"·[\dxt·]*")
 _NO_NODES = frozenset(["ctx", "op", "ops", "kind", "conversion", "is_async", "attr", "id", "type_comment"])
 _FIELDS: dict[type, tuple[str, ...]] = {ast.Constant: (), ast.Name: ()}
 
@@ -205,6 +205,10 @@ def tidy(tree: Any) -> Any:
     tree = rebuilt(tree, tidy)
     if isinstance(tree, ast.IfExp) and isinstance(tree.test, ast.Constant):
         return tree.body if tree.test.value else tree.orelse
+    if isinstance(tree, ast.Compare) and len(tree.ops) == 1 and isinstance(tree.ops[0], ast.Is | ast.IsNot):
+        left, right = tree.left, tree.comparators[0]
+        if isinstance(left, ast.Constant) and isinstance(right, ast.Constant) and None in (left.value, right.value):
+            return ast.Constant((left.value is right.value) == isinstance(tree.ops[0], ast.Is))
     if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.Not) and isinstance(tree.operand, ast.Constant):
         return ast.Constant(not tree.operand.value)
     if isinstance(tree, ast.BoolOp):
