@@ -124,6 +124,9 @@ class Kernel:
         if unknown:
             raise error("SML0323", kernel=self.name, option=unknown[0], known=", ".join(self.options) or "none")
         chosen = {**self.options, **options}
+        for name, value in chosen.items():
+            if value is inspect.Parameter.empty:
+                raise error("SML0322", kernel=self.name, reason=f"option {name} has no default and was not given")
         key = (tuple(known.items()), _key(chosen))
         if key not in self._traced:
             self._traced[key] = self._kept(known, chosen)

@@ -81,9 +81,9 @@ class Geometry:
         return stripe * self.stripe_bytes + line * self.span + inside * self.bits // 8
 
 
-def choose_swizzle(along: int, bits: int) -> str:
+def choose_swizzle(along: int, bits: int, among: tuple[str, ...] = PREFERRED) -> str:
     """The widest swizzle whose span divides a line of `along` elements. Errors: SML0331."""
-    for name in PREFERRED:
+    for name in among:
         if along * bits % (SWIZZLES[name].span * 8) == 0:
             return name
     raise error("SML0331", elements=along, bits=bits, nearest=-(-along * bits // 128) * 128 // bits)
@@ -364,7 +364,7 @@ def shared(shape: tuple[int, int], dtype: DType, *, axis: int = 1, swizzle: str 
     trace = current()
     along, lines = shape[axis], shape[1 - axis]
     if not swizzle:
-        swizzle = choose_swizzle(along, dtype.bits)
+        swizzle = choose_swizzle(along, dtype.bits, PREFERRED if lines % 8 == 0 else PREFERRED[-1:])
     elif swizzle not in PREFERRED:
         raise error("SML0412", swizzle=swizzle, where="a tile in shared memory", known=list(PREFERRED))
     elif along * dtype.bits % (SWIZZLES[swizzle].span * 8):

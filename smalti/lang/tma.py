@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["load", "store"]
 
+STEP = 128  # bytes: copies begin at multiples of it (H200, E11)
 LONGEST = 256  # elements of a box along one dimension (PTX ISA 5.5; cuTensorMapEncodeTiled)
 
 
@@ -67,8 +68,8 @@ def _load_halves(target: Shared, tile: Tile) -> None:
         part, source = target.rows(n, half), tile.rows(2 * n + rank, half)
         parameter, lines = _map(part, source, 1)
         copies = [
-            (stripe * part.geometry.stripe_bytes + line * part.geometry.span, _coordinates(part, source, stripe, line))
-            for stripe, line in _boxes(part, lines, 1)
+            (_offset(part, along, line), _coordinates(part, source, along, line))
+            for along, line in _boxes(part, lines, 1)
         ]
         fetch(part.address(), parameter, copies, slot)
 
@@ -76,7 +77,7 @@ def _load_halves(target: Shared, tile: Tile) -> None:
 def load(target: Shared, tile: Tile, barrier: MBarrier | None, share: int = 1) -> None:
     """Issue the copies of `tile` into `target`. `share`: CTAs of the cluster that each load a part for all.
 
-    Errors: SML0330 shape, SML0303 dtype, SML0343 alignment, SML0345 axis, SML0335 no barrier.
+    Errors: SML0330 shape, SML0303 dtype, SML0343 alignment, SML0345 axis, SML0346 steps, SML0335 no barrier.
     """
     trace = current()
     if target.halves:
@@ -100,18 +101,16 @@ def _issue_load(target: Shared, tile: Tile, barrier: MBarrier, share: int) -> No
     map_ = trace.read(trace.parameters.map(trace, parameter))
     address = target.address()
     mask = (1 << share) - 1
-    for stripe, line in _boxes(target, lines, share):
-        at = stripe * target.geometry.stripe_bytes
+    for along, line in _boxes(target, lines, share):
         first: Any = line
         start: Any = address
         if share > 1:
             part = target.lines // share
             first = cluster_rank() * part + line
             start = address + cluster_rank() * (part * target.geometry.span)
-        at += line * target.geometry.span
-        coordinates = _coordinates(target, tile, stripe, first)
+        coordinates = _coordinates(target, tile, along, first)
         operands = [
-            trace.builder.address(trace.read(start), at),
+            trace.builder.address(trace.read(start), _offset(target, along, line)),
             trace.builder.tensor_address(map_, [trace.operand(c) for c in coordinates]),
             barrier.raw,
         ]
@@ -150,12 +149,12 @@ def _issue_store(tile: Tile, source: Shared) -> None:
     parameter, lines = _map(source, tile, 1)
     map_ = trace.read(trace.parameters.map(trace, parameter))
     address = trace.read(source.address())
-    for stripe, line in _boxes(source, lines, 1):
-        coordinates = _coordinates(source, tile, stripe, line)
+    for along, line in _boxes(source, lines, 1):
+        coordinates = _coordinates(source, tile, along, line)
         trace.emit(
             f"cp.async.bulk.tensor.{len(coordinates)}d.global.shared::cta.bulk_group",
             trace.builder.tensor_address(map_, [trace.operand(c) for c in coordinates]),
-            trace.builder.address(address, stripe * source.geometry.stripe_bytes + line * source.geometry.span),
+            trace.builder.address(address, _offset(source, along, line)),
         )
     trace.emit("cp.async.bulk.commit_group")
 
@@ -193,14 +192,23 @@ def _check(memory: Shared, tile: Tile, verb: str) -> None:
 
 
 def _map(memory: Shared, tile: Tile, share: int) -> tuple[MapParameter, int]:
-    """The tensor map of these copies, and the lines of one copy."""
+    """The tensor map of these copies, and the lines of one copy. Errors: SML0346."""
     tensor, g = tile.tensor, memory.geometry
     lines = memory.lines // share
     if lines > LONGEST:
         lines = next(n for n in range(LONGEST, 0, -1) if lines % n == 0)
+    along, storage = _along(memory), memory.storage
+    step = lines * along * g.bits // 8
+    several = memory.extent > along or lines < storage.geometry.lines or storage.stages > 1
+    if several and step % STEP:
+        each = STEP * 8 // g.bits
+        what, nearest = "length", -(-memory.extent // each) * each
+        if memory.lines > 1:
+            what, nearest = "number of lines", next(n for n in range(lines, lines + STEP) if n * g.span % STEP == 0)
+        raise error("SML0346", tile=storage.name, step=step, what=what, nearest=nearest)
     order = (tensor.axis, *(a for a in reversed(range(tensor.rank)) if a != tensor.axis))
     pack = _pack(tensor)
-    box = (min(g.stripe, memory.extent) // pack, lines, *(1,) * (tensor.rank - 2))[: tensor.rank]
+    box = (along // pack, lines, *(1,) * (tensor.rank - 2))[: tensor.rank]
     kind = "u8" if pack > 1 else tensor.dtype.map_type
     return MapParameter(tensor.name, kind, order, box, g.swizzle, pack=pack), lines
 
@@ -210,16 +218,31 @@ def _pack(tensor: Any) -> int:
     return 2 if tensor.dtype.bits == 4 else 1
 
 
+def _along(memory: Shared) -> int:
+    """Elements of a copy along a line: a stripe; of a single line without a swizzle, which has no gaps, up to 256."""
+    g = memory.geometry
+    if g.lines > 1 or g.swizzle != "none":
+        return min(g.stripe, memory.extent)
+    fits = [n for n in range(g.stripe, LONGEST + 1, g.stripe) if memory.extent % n == 0]
+    return max([n for n in fits if n * g.bits % (STEP * 8) == 0 or n == memory.extent] or fits)
+
+
 def _boxes(memory: Shared, lines: int, share: int) -> list[tuple[int, int]]:
-    """(stripe, first line) of each copy."""
-    stripes = max(memory.extent // memory.geometry.stripe, 1)
-    return [(s, n) for s in range(stripes) for n in range(0, memory.lines // share, lines)]
+    """(first element along the line, first line) of each copy."""
+    along = _along(memory)
+    return [(e, n) for e in range(0, memory.extent, along) for n in range(0, memory.lines // share, lines)]
 
 
-def _coordinates(memory: Shared, tile: Tile, stripe: int, line: Any) -> list[Any]:
+def _offset(memory: Shared, along: int, line: int) -> int:
+    """Bytes from the tile's start to those elements, which begin a stripe."""
+    g = memory.geometry
+    return along // g.stripe * g.stripe_bytes + line * g.span
+
+
+def _coordinates(memory: Shared, tile: Tile, along: int, line: Any) -> list[Any]:
     """Innermost first, elements."""
     tensor = tile.tensor
-    inner = tile.origin[tensor.axis] + stripe * memory.geometry.stripe
+    inner = tile.origin[tensor.axis] + along
     inner = inner // _pack(tensor) if _pack(tensor) > 1 else inner
     if tensor.rank == 1:
         return [inner]

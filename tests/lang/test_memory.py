@@ -173,3 +173,46 @@ def test_layouts_that_no_instruction_has_are_refused(make):
     with pytest.raises(SmaltiError, match=r"SML060[59].*nearest"):
         make()
     assert sm.wgmma.d_layout(64, 64).elements == sm.wgmma.a_layout(64, 64, "bf16").elements == 32
+
+
+@sm.kernel("a[N] -> d[N]", arch="sm_90a", threads=32)
+def line_by_line(a, d, *, n):
+    A, D = a.tiles(n), d.tiles(n)
+    line, bar = A.shared(), sm.barrier(1)
+    with sm.elect():
+        for i in range(3):
+            bar.arrive(expect=line.bytes)
+            line.load(A[i], bar)
+            bar.wait(i % 2)
+            D[i].store(line)
+            sm.emit("cp.async.bulk.wait_group", 0)
+
+
+@pytest.mark.parametrize(("n", "copies"), [(16, 1), (200, 1), (256, 1), (512, 2)])
+@pytest.mark.parametrize("dtype", [np.float16, np.int32])
+def test_vectors_move_by_tma_in_whole_lines(n, copies, dtype, kit):
+    a = (np.arange(3 * n - 8) % 251).astype(dtype)
+    np.testing.assert_array_equal(line_by_line(a, device="virtual:sm_90a", n=n), a)
+    opcodes = kit.opcodes(line_by_line.trace(a, n=n))
+    assert sum(o.startswith("cp.async.bulk.tensor.1d.global") for o in opcodes) == 3 * copies
+
+
+def test_options_without_a_default_must_be_given():
+    with pytest.raises(SmaltiError, match=r"SML0322.*option n has no default"):
+        line_by_line(np.zeros(48, np.float32), device="virtual:sm_90a")
+
+
+def test_tma_copies_that_would_begin_between_multiples_of_128_bytes_are_refused():
+    @sm.kernel("a[M,N] -> d[M,N]", arch="sm_90a", threads=32)
+    def rows(a, d, *, m):
+        s, bar = a.tiles(m, 8).shared(swizzle="none"), sm.barrier(1)
+        with sm.elect():
+            s.load(a.tiles(m, 8)[0, 0], bar)
+
+    for m in (1, 8, 16):  # one line is one copy
+        rows.trace("f32", m=m)
+    for m, nearest in ((2, 8), (12, 16)):
+        with pytest.raises(SmaltiError, match=f"SML0346.*{16 * m} bytes apart.*lines is {nearest}"):
+            rows.trace("f32", m=m)
+    with pytest.raises(SmaltiError, match=r"SML0346.*nearest legal length is 288"):
+        line_by_line(np.zeros(1040, np.float32), device="virtual:sm_90a", n=260)

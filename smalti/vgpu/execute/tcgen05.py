@@ -421,8 +421,8 @@ def _commit(context: Context, step: Step) -> Operation:
 
     def issue(g: Gang, lane: int, warp: Warp, thread: Thread) -> TensorOp:
         at = _at(barrier(g), lane)
-        # Without a state space the address is generic. Triton up to 3.6 gives one of shared memory all the same, and the
-        # hardware takes the low bits of either.
+        # Without a state space the address is generic. Triton up to 3.6 gives one of shared memory all the same,
+        # and the hardware takes the low bits of either.
         where = space or ("shared::cluster" if at >> 32 == 0 and _lenient(g) else "")
         owner, offset = place(g, g.cta, where, at)
         targets: list[tuple[CTA, int]] = [(owner, offset)]
