@@ -128,6 +128,7 @@ def _child(work: dict[str, Any], python: str, raised: dict[Any, Any]) -> tuple[s
                         raised[value["path"], value["line"], value["type"]] = value
                     clock = _clock(child)
             clock.cancel()
+            child.stdout.close()
             code = child.wait()
         return at, code, said.read_bytes()[-300:].decode("utf-8", errors="replace").strip()
 

@@ -28,7 +28,7 @@ from smalti.explain.template import skeleton, words
 
 LARGEST_FILE = 4 << 20
 MOST_FILES = 20_000
-ANALYSIS = 4  # a change here rebuilds records from cached summaries
+ANALYSIS = 5  # a change here rebuilds records from cached summaries
 
 
 @dataclass

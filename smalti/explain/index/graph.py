@@ -135,11 +135,9 @@ class Graph:
     def _keys(self, module: str, name: str) -> list[str]:
         node = self.resolve(module, name)
         if node is not None:
-            last = name.rsplit(".", 1)[-1]
-            itself = node in self.classes and node.rsplit(":", 1)[-1].rsplit(".", 1)[-1] == last
             home, _, own = node.partition(":")
             wrapper = self.modules[home]["objects"].get(own) in WRAPPERS
-            return [] if node in self.functions or itself or wrapper else [node]
+            return [] if node in self.functions or node in self.classes or wrapper else [node]
         last = name.rsplit(".", 1)[-1]
         if re.fullmatch(r"[A-Z]\w*Op", last):
             snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", last[:-2]).lower()
@@ -192,8 +190,13 @@ class Graph:
         op = f"op:{last.replace('_', '').removesuffix('Op').lower()}"
         if op in self._ops:
             self._edge(node, op, "call")
-        elif "." in name:
+        elif "." in name and not self._foreign(module, root):
             self._by(node, last)
+
+    def _foreign(self, module: str, root: str) -> bool:
+        """Whether a name stands for something imported from another package: its members are not this package's."""
+        target = self.modules[module]["imports"].get(root, "")
+        return bool(target) and target.split(".")[0] != module.split(".")[0]
 
     def _by(self, node: str, method: str) -> None:
         known = self._by_name.get(method, ())

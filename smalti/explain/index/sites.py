@@ -274,10 +274,19 @@ def _rewrite(
         complete = len(moved) == len(trees) * max(1, min(3, len(calls))) and len(calls) <= 3
         trees = list({key(tree): tree for tree in moved}.values()) if complete else []
     trees = [tidy(tree) for tree in trees]
-    text = " or ".join(f"({show(t)})" if len(trees) > 1 else show(t) for t in trees)
+    text = " or ".join(f"({_said(t)})" if len(trees) > 1 else _said(t) for t in trees)
     text = "always" if any(isinstance(t, ast.Constant) and t.value is True for t in trees) else text
     if trees and len(text) <= LONGEST:
         one["guard"] = text
+
+
+def _said(tree: ast.expr) -> str:
+    """A condition as text, that of a `case` too."""
+    if isinstance(tree, ast.Call) and isinstance(tree.func, ast.Name) and tree.func.id == "matches":
+        subject, pattern = tree.args
+        if isinstance(pattern, ast.Constant) and isinstance(pattern.value, str):
+            return f"{show(subject)} matches {pattern.value}"
+    return show(tree)
 
 
 _NO_CALL: dict[str, Any] = {"args": [], "named": {}, "spread": [], "path": [], "order": 10**6}

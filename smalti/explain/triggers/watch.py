@@ -1,7 +1,7 @@
 """Runs in a child process under the subject's own Python: tests of upstream, watched for the raises that they reach.
 
-Needs the standard library only, and Python 3.12 or newer (sys.monitoring). Knows nothing of any package: a prelude
-file given to it may prepare the process. Prints one line of JSON, after "@@", for each test and each new raise.
+Needs the standard library only. Knows nothing of any package: a prelude file given to it may prepare the process.
+Prints one line of JSON, after "@@", for each test and each new raise.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sys
 import unittest
 from collections.abc import Iterator
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 TOOL = 4  # of sys.monitoring: neither a debugger, a profiler nor a coverage tool
@@ -41,18 +41,27 @@ class Watch:
 
     def start(self) -> None:
         """Begin; a second tool of the same number is an error of the caller."""
-        monitoring = sys.monitoring  # type: ignore[attr-defined, unused-ignore]
+        monitoring: Any = getattr(sys, "monitoring", None)
+        if monitoring is None:  # Python 3.11
+            sys.settrace(self._traced)
+            return
         monitoring.use_tool_id(TOOL, "smalti")
         monitoring.register_callback(TOOL, monitoring.events.RAISE, self._raised)
         monitoring.set_events(TOOL, monitoring.events.RAISE)
 
-    def _raised(self, code: CodeType, offset: int, raised: BaseException) -> None:
+    def _traced(self, frame: FrameType, event: str, arg: Any) -> Any:
+        frame.f_trace_lines = False
+        if event == "exception" and isinstance(arg[1], BaseException):
+            self._raised(frame.f_code, frame.f_lasti, arg[1], arg[2])
+        return self._traced
+
+    def _raised(self, code: CodeType, offset: int, raised: BaseException, trace: TracebackType | None = None) -> None:
         file = code.co_filename
         if not file.startswith(self.prefixes):
             if self.flying and not file.startswith(self.root):
                 self._escaped(raised)
             return
-        trace = raised.__traceback__
+        trace = trace or raised.__traceback__
         if trace is None or trace.tb_next is not None or not self._statement(code, offset):
             return
         line = trace.tb_lineno
