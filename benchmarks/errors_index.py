@@ -107,12 +107,13 @@ def processor() -> float:
 def judged(file: Path, store: Store) -> None:
     """Guards that were read by hand: how many were right, and which are stated otherwise now."""
     sample = json.loads(file.read_text(encoding="utf-8"))["sites"]
-    for tier in ("1", "2", "3"):
-        stated = [one for one in sample if one["right"][tier] is not None]
-        share(f"guards of tier {tier} right, judged by hand", sum(o["right"][tier] for o in stated), len(stated))
+    for part in ("1", "2", "3", "entry", "type"):
+        stated = [one for one in sample if one["right"][part] is not None]
+        name = f"guards of tier {part}" if part.isdigit() else {"entry": "first entry points", "type": "types"}[part]
+        share(f"{name} right, judged by hand", sum(one["right"][part] for one in stated), len(stated))
     for one in sample:
         record = store.row(one["id"])
-        now = record and {tier: record["guard"].get(tier) for tier in ("1", "2", "3")}
+        now = record and {tier: record["guard"].get(tier) for tier in ("1", "2", "3")}  # None: no such id now
         if now != one["guard"]:
             print(f"  judge again: {one['id']} {one['place']}: {now}")
 
