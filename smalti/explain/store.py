@@ -62,6 +62,8 @@ class Store:
             self.db.execute("pragma query_only=1")
             self.meta = dict(self.db.execute("select key, value from meta"))
         except sqlite3.Error as broken:
+            if hasattr(self, "db"):
+                self.db.close()
             raise error("SML1204", path=str(path), reason=str(broken)) from None
         if self.meta.get("format") != str(FORMAT):
             self.db.close()

@@ -130,6 +130,12 @@ def lay(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
+@pytest.fixture(autouse=True)
+def no_installed_indexes(tmp_path_factory, monkeypatch):
+    """What the user of this machine has indexed must not answer."""
+    monkeypatch.setenv("SMALTI_INDEX_DIR", str(tmp_path_factory.getbasetemp() / "none"))
+
+
 @pytest.fixture(scope="session")
 def package(tmp_path_factory):
     return lay(tmp_path_factory.mktemp("package"), {**SOURCE, **TESTS})

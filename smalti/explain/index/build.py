@@ -13,7 +13,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -82,7 +82,7 @@ def module_name(root: Path, path: Path) -> tuple[str, bool]:
 def index(subject: Subject, path: Path, say: Callable[[str], None] = lambda text: None) -> Outcome:
     """Build or refresh the index file at `path`. Errors: SML1203, SML1207, SML1208, SML1211."""
     start = time.perf_counter()
-    with store.locked(path):
+    with store.locked(path), ExitStack() as stack:
         store.clear_parts(path)
         files, unread = _read(subject)
         digest = hashlib.sha256(
@@ -93,10 +93,10 @@ def index(subject: Subject, path: Path, say: Callable[[str], None] = lambda text
             ).encode()
         ).hexdigest()
         old = _old(path)
+        if old is not None:
+            stack.callback(old.close)
         if old is not None and old.meta.get("digest") == digest:
-            sites = old.count()
-            old.close()
-            return Outcome(path, sites, len(files), 0, time.perf_counter() - start, unchanged=True)
+            return Outcome(path, old.count(), len(files), 0, time.perf_counter() - start, unchanged=True)
         summaries, read, skipped = _summaries(files, old, say)
         skipped += unread
         say(f"joining {len(summaries)} files")
@@ -127,8 +127,6 @@ def index(subject: Subject, path: Path, say: Callable[[str], None] = lambda text
             ],
         }
         store.write(path, meta, tables)
-        if old is not None:
-            old.close()
     return Outcome(path, len(made), len(files), read, time.perf_counter() - start, skipped=skipped)
 
 
