@@ -393,11 +393,11 @@ class Machine(Symbols, Divergence):
         touched = step.reads | step.writes
         for w in g.warps():
             if w.hazards and not w.hazards.keys().isdisjoint(touched):
-                ops = [op for n, op in w.hazards.items() if n in touched and op.interlocked]
-                if ops:
-                    return InterlockWait(ops)
                 if self.checks is not None:
                     self.checks.registers(g, step)
+                ops = [op for n, op in w.hazards.items() if n in touched and op.interlocked and not op.done]
+                if ops:
+                    return InterlockWait(ops)
                 break
         if not g.cta.undefined_bits & step.touches:
             return self.operations[pc](g)

@@ -45,13 +45,15 @@ class Text:
         assert old in self.text, old
         return self.changed(self.text.replace(old, new))
 
-    def run(self, seed: int | None = None, *, collect: bool = False, strict: bool = False) -> list[SmaltiError]:
+    def run(
+        self, seed: int | None = None, *, collect: bool = False, strict: bool = False, compiler: str = ""
+    ) -> list[SmaltiError]:
         """What the checks report: all of it with `collect`, else the first. Other refusals pass."""
         memory = Memory()
         self.segments = [memory.allocate(f"b{i}", n, data=np.zeros(n, np.uint8)) for i, n in enumerate(self.buffers)]
         params = np.array([s.address for s in self.segments], np.uint64).tobytes()
         config = LaunchConfig("k", (self.grid, 1, 1), (self.threads, 1, 1), params, (self.cluster, 1, 1), self.shared)
-        checks = Checks(collect=collect, strict=strict)
+        checks = Checks(collect=collect, strict=strict, compiler=compiler)
         try:
             Machine(_module(self.text), config, memory, schedule=schedule(seed), checks=checks).run()
         except SmaltiError as found:

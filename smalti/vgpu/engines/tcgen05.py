@@ -357,10 +357,11 @@ class Load(RegisterOp):
 
     def __init__(
         self, cta: CTA, loc: Loc | None, what: str, span: tuple[int, int], parts: list[Transfer],
-        registers: list[int], reduce: Callable[[Words], Words] | None,
+        registers: list[int], reduce: Callable[[Words], Words] | None, awaited: bool,
     ) -> None:  # fmt: skip
         super().__init__(cta, loc, what, span, parts)
         self.registers, self.reduce = registers, reduce
+        self.awaited = awaited  # whether the registers stay out of bounds until wait::ld
         self.results = frozenset(registers)
 
     def work(self) -> None:
@@ -383,9 +384,15 @@ class Load(RegisterOp):
                 rows[n][lo : lo + WARP] = words[k]
                 if bad is not None or self.cta.undefined:
                     self.cta.set_undefined(n, lo, lo + WARP, None if bad is None else bad[k])
-                if warp.hazards.get(n) is self:
-                    del warp.hazards[n]
+            if not self.awaited:
+                self.release(warp)
         self.cta.refresh()
+
+    def release(self, warp: Warp) -> None:
+        """The warp may use the registers again."""
+        for n in self.registers:
+            if warp.hazards.get(n) is self:
+                del warp.hazards[n]
 
 
 class Store(RegisterOp):

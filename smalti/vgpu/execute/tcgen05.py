@@ -496,7 +496,7 @@ def _ld(context: Context, step: Step) -> Operation:
 
     def body(g: Gang) -> Result:
         parts = _transfers(g, step, _uniform_by_warp(address(g), g), cells)
-        new = Load(g.cta, step.loc, step.opcode, (g.lo, g.hi), parts, numbers, reduce)
+        new = Load(g.cta, step.loc, step.opcode, (g.lo, g.hi), parts, numbers, reduce, not _lenient(g))
         for w in g.warps():
             w.state.setdefault(_OUT["ld"], []).append(new)
             for n in numbers:
@@ -567,6 +567,9 @@ def _wait(kind: str) -> Callable[[Context, Step], Operation]:
                 for op in w.state.pop(_OUT[kind], ()):
                     w.clock.tensor |= op.bit
                     w.clock.ops |= op.bit
+                    if isinstance(op, Load):
+                        op.release(w)
+            g.cta.refresh()
             return None
 
         return _warp_wide(context, step, body)
