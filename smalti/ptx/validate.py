@@ -54,7 +54,7 @@ def validate(module: Module) -> None:
 
     Errors: the rule's own code if one is broken (SML0202-SML0206 an instruction, SML0207 instructions that are not
     known, SML0215 and SML0216 addresses, SML0217 target, SML0218 version, SML0219 label, SML0220 directive, SML0221
-    CTA groups mixed, SML0501-SML0505 limits), SML0208 if several are.
+    CTA groups mixed, SML0222 no PTX version, SML0501-SML0505 limits), SML0208 if several are.
     """
     found = list(problems(module))
     if len(found) == 1:
@@ -74,9 +74,12 @@ def problems(module: Module) -> Iterator[SmaltiError]:
     if lowest is None:
         yield error("SML0217", target=module.target, names=", ".join(LOWEST_VERSION))
         return
-    if module.version not in VERSIONS or module.version < lowest:
-        version, needed = "{}.{}".format(*module.version), "{}.{}".format(*lowest)
-        yield error("SML0218", version=version, target=module.target, needed=needed)
+    version = "{}.{}".format(*module.version)
+    if module.version not in VERSIONS:
+        nearest = max(v for v in VERSIONS if v <= max(module.version, lowest))
+        yield error("SML0222", version=version, nearest="{}.{}".format(*nearest))
+    elif module.version < lowest:
+        yield error("SML0218", version=version, target=module.target, needed="{}.{}".format(*lowest))
     yield from _unknown(module)
     for function in module.functions():
         yield from _directives(module, function)

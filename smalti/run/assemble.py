@@ -89,7 +89,7 @@ def assemble(ptx: str, arch: str | None = None, *, name: str = "<ptx>") -> Assem
     Errors: SML0280 (no ptxas), SML0281 (refused, at the user's line where `.loc` tells it), SML0282 (the
     `.version` is newer than this ptxas), SML0283 (time limit), SML0284 (ptxas failed without a message).
     """
-    arch = arch or target_of(ptx)
+    arch = arch or target_of(ptx) or "sm_90a"
     with tempfile.TemporaryDirectory(prefix="smalti-") as folder:
         source, result = Path(folder) / "module.ptx", Path(folder) / "module.cubin"
         source.write_text(ptx, encoding="utf-8")
@@ -101,9 +101,9 @@ def assemble(ptx: str, arch: str | None = None, *, name: str = "<ptx>") -> Assem
 
 
 def target_of(ptx: str) -> str:
-    """The architecture of the text's `.target` directive, "sm_90a" where there is none."""
+    """The architecture of the text's `.target` directive, "" where there is none."""
     found = re.search(r"^\s*\.target\s+(\w+)", ptx, re.MULTILINE)
-    return found.group(1) if found else "sm_90a"
+    return found.group(1) if found else ""
 
 
 def _call(command: list[str], arch: str, name: str) -> tuple[int, str]:

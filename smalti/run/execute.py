@@ -74,17 +74,17 @@ def run(
     for option, value, least in (("seed", seed, 0), ("repeat", repeat, 0), ("max_steps", max_steps, 1)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least):
             raise error("SML0159", option=option, value=repr(value), least=least)
-    target = module.target if isinstance(module, Module) else _target(module)
+    target = module.target if isinstance(module, Module) else _target(module, name)
     chosen = find(device, arch=target, work=work)
     if chosen.kind == "virtual":
         return _virtual(module, launch, chosen, seed, checks, collect, strict, max_steps, progress, name)
     return _cuda(module, launch, chosen, repeat, name)
 
 
-def _target(text: str) -> str:
+def _target(text: str, name: str) -> str:
     from smalti.run.assemble import target_of
 
-    return target_of(text)
+    return target_of(text) or _parsed(text, name).target  # which says what else the text is
 
 
 def _virtual(

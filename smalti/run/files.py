@@ -26,9 +26,9 @@ def read(path: str | Path, limit: int) -> bytes:
 
 
 def read_text(path: str | Path, limit: int = LARGEST_TEXT) -> str:
-    """A text file in UTF-8. Errors: SML0115, SML0164."""
+    """A text file in UTF-8, with or without a byte order mark, its lines ended in any way. Errors: SML0115, SML0164."""
     try:
-        return read(path, limit).decode("utf-8-sig")
+        return read(path, limit).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as broken:
         raise error("SML0115", path=str(path), reason=f"it is no UTF-8 text (byte {broken.start})") from None
 

@@ -112,3 +112,9 @@ def test_options_are_whole_numbers(option, value):
     with pytest.raises(SmaltiError, match=f"SML0159: {option} is"):
         run(*kernels.add(), DEVICE, **{option: value})
     run(*kernels.add(), DEVICE, **{option: np.int64(3000)})
+
+
+def test_text_that_is_no_ptx_is_called_so_and_not_code_for_another_device():
+    for text in ("", "// nothing but a comment", "int main() {}"):
+        with pytest.raises(SmaltiError, match="SML0210"):
+            run(text, Launch("add", (1, 1, 1), (32, 1, 1)), "virtual:sm_100a")
