@@ -63,6 +63,7 @@ class Tokens:
         """The refusal of token `at`."""
         line, column = self.place(at)
         found = self.text[at][:60] or "the end of the text"
+        found = found if found.isprintable() else repr(found)
         return error("SML0210", name=self.name, line=line, column=column, expected=expected, found=found)
 
     def between(self, first: int, last: int) -> str:
