@@ -7,6 +7,8 @@ from typing import Any
 
 from smalti.explain.record import Answer, Match, Page
 
+NUMBERS = {"limit": (50, 1, 200), "offset": (0, 0, 100_000)}  # numeric parameters: default, least, most
+
 
 def document() -> dict[str, Any]:
     """OpenAPI 3.1 description of the API."""
@@ -14,6 +16,14 @@ def document() -> dict[str, Any]:
 
     def text(name: str, about: str) -> dict[str, Any]:
         return {"name": name, "in": "query", "description": about, "schema": {"type": "string", "maxLength": 2000}}
+
+    def number(name: str) -> dict[str, Any]:
+        default, least, most = NUMBERS[name]
+        schema = {"type": "integer", "default": default, "minimum": least, "maximum": most}
+        return {"name": name, "in": "query", "schema": schema}
+
+    def refused(about: str) -> dict[str, Any]:
+        return {"description": about, "content": {"application/json": {"schema": _ERROR}}}
 
     def ok(schema: dict[str, Any]) -> dict[str, Any]:
         return {"200": {"description": "found", "content": {"application/json": {"schema": schema}}}}
@@ -29,7 +39,7 @@ def document() -> dict[str, Any]:
                     "responses": {
                         **ok(page),
                         "304": {"description": "unchanged"},
-                        "404": {"description": "no such id"},
+                        "404": refused("no such id"),
                     },
                 }
             },
@@ -42,10 +52,12 @@ def document() -> dict[str, Any]:
                         text("type", "exception type"),
                         text("family", "family"),
                         text("function", "function, its last name or fully dotted"),
-                        {"name": "limit", "in": "query", "schema": {"type": "integer", "minimum": 1, "maximum": 200}},
-                        {"name": "offset", "in": "query", "schema": {"type": "integer", "minimum": 0}},
+                        *map(number, NUMBERS),
                     ],
-                    "responses": ok({"type": "object", "properties": {"errors": {"type": "array", "items": page}}}),
+                    "responses": {
+                        **ok({"type": "object", "properties": {"errors": {"type": "array", "items": page}}}),
+                        "400": refused("a number that is none, or outside its range"),
+                    },
                 }
             },
             "/api/match": {
@@ -54,8 +66,8 @@ def document() -> dict[str, Any]:
                     "requestBody": {"content": {"text/plain": {"schema": {"type": "string"}}}},
                     "responses": {
                         **ok({"$ref": "#/components/schemas/Answer"}),
-                        "404": {"description": "a code that never existed"},
-                        "413": {"description": "too long"},
+                        "404": refused("a code that never existed"),
+                        "413": refused("too long"),
                     },
                 }
             },
@@ -67,6 +79,11 @@ def document() -> dict[str, Any]:
     }
 
 
+_ERROR = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {"error": {"type": "string"}, "code": {"type": "string", "pattern": "^SML[0-9]{4}$"}},
+}
 _TYPES = {"str": "string", "int": "integer", "bool": "boolean", "list": "array", "dict": "object", "Page": "object"}
 
 

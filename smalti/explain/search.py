@@ -20,6 +20,7 @@ from smalti.explain.template import Fit, fit, likeness, normal, skeleton, weight
 MATCHER = 1
 ENOUGH = 10  # literal letters and digits from which a full match of the text counts as strong
 CLOSE = 0.45  # share of common words from which a page is offered as similar
+BEGUN = 25  # characters from which a text that was cut off leads to those that begin so
 MOST = 8
 RELATED = 6
 AROUND = 16  # source lines shown on each side of a raise
@@ -274,7 +275,7 @@ def _one(raised: Raised, stores: list[Store]) -> list[Match]:
     if not found:
         found += _known(raised)
     if not found:
-        found += _similar(raised, stores)
+        found += _begun(raised, stores) or _similar(raised, stores)
     for match in found:
         match.asked = asked
     return found
@@ -329,6 +330,36 @@ def _known(raised: Raised) -> list[Match]:
             first = fits.setdefault(skeleton(message), match)
             if first is not match:
                 first.places = [*(first.places or [first.page]), page]
+    return list(fits.values())
+
+
+def _begun(raised: Raised, stores: list[Store]) -> list[Match]:
+    """Pages whose text begins with the whole message, which was cut off between words or has dots after it."""
+    message = normal(raised.message)
+    text = message.removesuffix("...").removesuffix("…").rstrip()
+    if len(text) < BEGUN:
+        return []
+
+    def begins(template: str) -> bool:
+        head = skeleton(template).split("{}", 1)[0]
+        cut_word = text == message and re.match(r"\w\w", text[-1] + head[len(text) : len(text) + 1])
+        return head.startswith(text) and not cut_word
+
+    made: list[tuple[str, Callable[[], Page | None]]] = []
+    for store in stores:
+        for site, template in store.wordings(words(text[:4000])):
+            made.append((template, functools.partial(_stored, site, store)))
+    made += [(m, functools.partial(shipped.own_page, code)) for code, m in shipped.own_messages()]
+    made += [(m, functools.partial(shipped.known_page, i)) for i, (m, _) in shipped.known_messages().items()]
+    fits: dict[str, Match] = {}
+    for template, make in made:
+        page = make() if begins(template) else None
+        if page is None or page.kind == "assert" or not _same_type(raised.type, page.type):
+            continue
+        match = Match(page, "likely", ["the text begins so"], strength=len(text))
+        first = fits.setdefault(skeleton(template), match)
+        if first is not match and first.page.origin == page.origin and len(first.places) < PLACES:
+            first.places = [*(first.places or [first.page]), page]
     return list(fits.values())
 
 

@@ -6,16 +6,22 @@ Needs the extra `explain` (starlette, uvicorn). Reads stores; writes nothing.
 from __future__ import annotations
 
 import hashlib
+import ipaddress
 import json
+import re
 import threading
 from typing import Any
 from urllib.parse import parse_qs
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from smalti.errors import SmaltiError
 from smalti.explain import families, openapi, pages, shipped
@@ -26,6 +32,8 @@ from smalti.explain.store import Store
 from smalti.explain.template import skeleton, words
 
 LARGEST_BODY = 8 << 20
+LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+_REFUSED = {404: "no such path", 405: "no such method here"}
 _SAFE = {
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -93,8 +101,36 @@ def _fits(page: Page, query: dict[str, str]) -> bool:
     return all(word in text for word in words(query.get("q", "")))
 
 
-def application(stores: list[Store], allow_origin: str = "") -> Starlette:
-    """The ASGI application over these stores."""
+def any_host(host: str) -> bool:
+    """Whether listening on `host` means every address, so that no Host header can be called foreign."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_unspecified
+    except ValueError:
+        return not host
+
+
+class _Hosts:
+    """Refuses (400) what names another host: a foreign name that was made to resolve to this machine is not asked here.
+
+    Besides the given names the address that the connection came to is one: a page's own name is never an address.
+    """
+
+    def __init__(self, app: ASGIApp, names: list[str]) -> None:
+        self.app, self.names = app, names
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        came_to = _bracketed((scope.get("server") or ("localhost", None))[0])
+        checked = TrustedHostMiddleware(self.app, [*self.names, came_to], www_redirect=False)
+        await checked(scope, receive, send)
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+def application(stores: list[Store], allow_origin: str = "", host: str = "127.0.0.1") -> Starlette:
+    """The ASGI application over these stores. `host` is the name or address listened on: with the loopback names the
+    only ones that a Host header may hold (others get 400), unless it means every address (see `any_host`)."""
     reference = Reference(stores)
 
     def reply(request: Request, body: str, kind: str, status: int = 200) -> Response:
@@ -124,7 +160,10 @@ def application(stores: list[Store], allow_origin: str = "") -> Starlette:
 
     async def api_search(request: Request) -> Response:
         query = {k: v[:2000] for k, v in request.query_params.items()}
-        limit, offset = _number(query, "limit", 50, 200), _number(query, "offset", 0, 100_000)
+        try:
+            limit, offset = _number(query, "limit"), _number(query, "offset")
+        except ValueError as refused:
+            return as_json(request, {"error": str(refused)}, 400)
         found = await run_in_threadpool(reference.search, query, limit, offset)
         return as_json(request, {"errors": [p.as_json() for p in found], "limit": limit, "offset": offset})
 
@@ -186,8 +225,21 @@ def application(stores: list[Store], allow_origin: str = "") -> Starlette:
     async def description(request: Request) -> Response:
         return as_json(request, openapi.document())
 
-    async def unknown(request: Request, failed: Exception) -> Response:
-        return missing(request)
+    async def refused(request: Request, failed: Exception) -> Response:
+        """What no route answers: JSON below /api, a page elsewhere."""
+        assert isinstance(failed, HTTPException)
+        if request.scope["path"].split("/")[1:2] == ["api"]:
+            answer = as_json(request, {"error": _REFUSED.get(failed.status_code, failed.detail)}, failed.status_code)
+        elif failed.status_code == 404:
+            answer = missing(request)
+        else:
+            answer = as_page(
+                request, pages.frame("Refused", f"<h1>{pages.esc(failed.detail)}</h1>"), failed.status_code
+            )
+        answer.headers.update(failed.headers or {})
+        return answer
+
+    names = ["*"] if any_host(host) else [*LOOPBACK, _bracketed(host)]
 
     return Starlette(
         routes=[
@@ -198,13 +250,18 @@ def application(stores: list[Store], allow_origin: str = "") -> Starlette:
             Route("/api/families", api_families), Route("/api/openapi.json", description),
             Route("/openapi.json", description),
         ],
-        exception_handlers={404: unknown},
+        exception_handlers={HTTPException: refused},
+        middleware=[Middleware(_Hosts, names=names)],
     )  # fmt: skip
 
 
-def _number(query: dict[str, str], name: str, default: int, most: int) -> int:
-    text = query.get(name, "")
-    return min(int(text), most) if text.isdigit() and len(text) < 9 else default
+def _number(query: dict[str, str], name: str) -> int:
+    """The value of a numeric parameter; ValueError says the legal range."""
+    default, least, most = openapi.NUMBERS[name]
+    text = query.get(name, str(default))
+    if re.fullmatch("[0-9]{1,9}", text) is None or not least <= int(text) <= most:
+        raise ValueError(f"{name} must be a whole number from {least} to {most}, not {text[:40]!r}")
+    return int(text)
 
 
 async def _body(request: Request) -> str | None:

@@ -66,6 +66,69 @@ def test_messages_alone(store):
     assert remembered.certainty == "similar" and remembered.page.message == "no flag with fast work"
 
 
+CUT = {
+    "pkg/__init__.py": """\
+def f(a, b):
+    if a:
+        raise ValueError("the tile of the first operand is too wide for the accumulator")
+    if b:
+        raise ValueError(f"the tile of the first operand is too tall, its height is {b}")
+    raise TypeError("the tile of the first operand is too wild to be read")
+"""
+}
+WIDE = "the tile of the first operand is too wide for the accumulator"
+
+
+@pytest.fixture(scope="module")
+def cut_store(tmp_path_factory):
+    pytest.importorskip("libcst")
+    from smalti.explain.index.build import Subject, index
+    from smalti.explain.store import Store
+    from tests.explain.conftest import lay
+
+    root = lay(tmp_path_factory.mktemp("cut"), CUT)
+    index(Subject("pkg", root, "1"), root / "i.sqlite")
+    opened = Store(root / "i.sqlite")
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "messages"),
+    [
+        ("the tile of the first operand is too wide", [WIDE]),
+        ("ValueError: the tile of the first operand is too wide for the", [WIDE]),
+        ("the tile of the first operand is too wide for the accu...", [WIDE]),
+        ("ValueError: the tile of the first operand is too wi…", [WIDE]),
+        ("the tile of the first operand is too tall, its", ["the tile of the first operand is too tall"]),
+        ("ValueError: the tile of the first operand is too", [WIDE, "the tile of the first operand is too tall"]),
+    ],
+)
+def test_messages_that_were_cut_off(cut_store, text, messages):
+    answer = find(text, [cut_store])
+    assert {m.certainty for m in answer.matches} == {"likely"} and answer.ambiguous == (len(messages) > 1)
+    assert all(m.reasons == ["the text begins so"] for m in answer.matches)
+    assert sorted(m.page.message.split(",")[0] for m in answer.matches) == sorted(messages)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "the tile of the first operand is too wide for the accu",  # within a word, and nothing says that it was cut
+        "the tile of the first...",  # too short
+        "tile of the first operand is too wide for the accu...",  # not the beginning
+        "TypeError: the tile of the first operand is too wide for...",  # another type
+        "the tile of the frist operand is too wide",
+    ],
+)
+def test_parts_that_are_no_beginning(cut_store, text):
+    assert {m.certainty for m in find(text, [cut_store]).matches} == {"similar"}
+
+
+def test_a_whole_message_is_not_a_beginning(cut_store):
+    assert [m.certainty for m in find(WIDE, [cut_store]).matches] == ["sure"]
+
+
 def test_ambiguity_is_shown(tmp_path):
     pytest.importorskip("libcst")
     from smalti.explain.index.build import Subject, index

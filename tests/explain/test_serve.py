@@ -110,9 +110,117 @@ def test_hostile_questions(address):
     ):
         assert ask(f"{address}/{path}")[0] == 404, path
     assert ask(f"{address}/api/match", b"x" * ((8 << 20) + 1))[0] == 413
-    assert ask(f"{address}/api/errors?limit=-3&offset=zzz&q=%22%20OR%20*")[0] == 200
+    assert ask(f"{address}/api/errors?q=%22%20OR%20*")[0] == 200
     assert ask(f"{address}/api/match", b"\xff\xfe\x00[" * 1000)[0] == 200
     assert ask(f"{address}/api/match", b"[" * 200_000, {"Content-Type": "application/json"})[0] == 200
+
+
+@pytest.mark.parametrize(
+    "bad",
+    ["limit=abc", "limit=-1", "limit=0", "limit=201", "limit=", "limit=%C2%B2", "limit=1e2", "limit=" + "9" * 5000]
+    + ["offset=-1", "offset=zzz", "offset=100001", "limit=1&offset=1.5"],
+)
+def test_numbers_outside_their_range(address, bad):
+    status, headers, text = ask(f"{address}/api/errors?{bad}")
+    assert status == 400 and headers["content-type"] == "application/json"
+    legal = "from 0 to 100000" if "offset" in bad else "from 1 to 200"
+    assert legal in json.loads(text)["error"] and len(text) < 200
+
+
+def test_numbers_at_the_ends_of_their_range(address):
+    document = json.loads(ask(f"{address}/openapi.json")[2])
+    described = document["paths"]["/api/errors"]["get"]
+    schemas = {p["name"]: p["schema"] for p in described["parameters"] if p["schema"]["type"] == "integer"}
+    assert {name: (s["minimum"], s["maximum"]) for name, s in schemas.items()} == {
+        "limit": (1, 200),
+        "offset": (0, 100_000),
+    }
+    assert "400" in described["responses"]
+    for name, schema in schemas.items():
+        for value in (schema["minimum"], schema["maximum"]):
+            status, _, text = ask(f"{address}/api/errors?{name}={value}")
+            assert status == 200 and json.loads(text)[name] == value
+    defaults = json.loads(ask(f"{address}/api/errors")[2])
+    assert {name: defaults[name] for name in schemas} == {name: s["default"] for name, s in schemas.items()}
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["api", "api/", "api/nowhere", "api/errors/../../x", "api/errors/..%2f..%2fetc%2fpasswd", "api/%2e%2e%2fx"]
+    + ["api%2fnowhere", "%61pi/x", "api/errors/a/b", "api/errors/nosuchid"],
+)
+def test_unknown_paths_of_the_api(address, path):
+    status, headers, text = ask(f"{address}/{path}")
+    assert status == 404 and headers["content-type"] == "application/json" and json.loads(text)["error"]
+    assert headers["x-content-type-options"] == "nosniff"
+    status, headers, text = ask(f"{address}/elsewhere/{path}")
+    assert status == 404 and headers["content-type"].startswith("text/html") and "No such page" in text
+
+
+def test_wrong_methods(address):
+    status, headers, text = ask(f"{address}/api/match")
+    assert (status, headers["allow"], headers["content-type"]) == (405, "POST", "application/json")
+    assert json.loads(text)["error"]
+    assert ask(f"{address}/match.html")[0] == 405
+
+
+def told(application, host, server="127.0.0.1"):
+    """Status of a request for the families whose Host header is `host`, over a connection to `server`."""
+    import asyncio
+
+    sent = []
+
+    async def receive():
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {
+        "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "GET", "scheme": "http",
+        "path": "/report.html", "raw_path": b"/report.html", "query_string": b"", "root_path": "",
+        "headers": [(b"host", host.encode())] if host else [], "client": ("127.0.0.1", 1), "server": (server, 8642),
+    }  # fmt: skip
+    asyncio.run(application(scope, receive, send))
+    return sent[0]["status"]
+
+
+@pytest.mark.parametrize(
+    ("listens", "good", "bad"),
+    [
+        ("127.0.0.1", ["localhost:8642", "LOCALHOST", "127.0.0.1:8642"], ["box.lan", "10.0.0.7"]),
+        ("box.lan", ["box.lan", "Box.LAN:8642", "127.0.0.1", "localhost"], ["www.box.lan", "box.lan.evil.example"]),
+        ("10.0.0.7", ["10.0.0.7:8642", "localhost"], ["10.0.0.8"]),
+        ("fd00::7", ["[fd00::7]:8642", "[::1]:8642"], ["[fd00::8]:8642"]),
+    ],
+)
+def test_foreign_host_headers(listens, good, bad):
+    """What a page of another site can make a browser send, once its name resolves to this machine."""
+    pytest.importorskip("starlette", minversion="1.10")  # older ones cut [::1] at its first colon
+    from smalti.explain.serve import any_host, application
+
+    served = application([], host=listens)
+    assert not any_host(listens)
+    for host in good:
+        assert told(served, host) == 200, host
+    for host in [*bad, "", "evil.example", "evil.example:8642", "localhost.evil.example", "127.0.0.1.evil.example"]:
+        assert told(served, host) == 400, host
+
+
+def test_host_headers_where_every_address_is_listened_on():
+    pytest.importorskip("starlette")
+    from smalti.explain.serve import any_host, application
+
+    for wildcard in ("0.0.0.0", "::", "[::]", ""):
+        assert any_host(wildcard) and told(application([], host=wildcard), "box.lan:8642") == 200
+    assert told(application([]), "box.lan:8642") == 400
+    assert told(application([]), "10.0.0.7:8642", server="10.0.0.7") == 200  # the address that was called
+
+
+def test_foreign_host_headers_over_a_socket(address):
+    assert ask(f"{address}/api/families", headers={"Host": "evil.example"})[0] == 400
+    assert ask(f"{address}/api/match", PLAIN.encode(), {"Host": "evil.example:80"})[0] == 400
+    assert ask(f"{address}/api/families", headers={"Host": "localhost"})[0] == 200
 
 
 @pytest.fixture(scope="module")
