@@ -29,14 +29,15 @@ def run(args: argparse.Namespace) -> int:
 
     from smalti.errors import error
     from smalti.explain import store
-    from smalti.explain.serve import application
+    from smalti.explain.serve import any_host, application
 
-    app = application(store.opened(args.index), args.allow_origin)
+    app = application(store.opened(args.index), args.allow_origin, args.host)
     try:
         listening = socket.create_server((args.host, args.port))
     except (OSError, OverflowError) as failed:
         raise error("SML1210", host=args.host, port=args.port, reason=str(failed)) from None
     with listening:
-        print(f"http://{args.host}:{listening.getsockname()[1]}/", flush=True)
+        note = "  (every address: any Host header is accepted)" if any_host(args.host) else ""
+        print(f"http://{args.host}:{listening.getsockname()[1]}/{note}", flush=True)
         uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listening])
     return 0
