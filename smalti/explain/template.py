@@ -87,7 +87,7 @@ def _walk(pieces: Chunks, text: str, loose: bool = False) -> dict[str, str] | No
         last = index == len(pieces) - 1 and following is None
         if loose and last:
             literal = literal.rstrip(" .!")
-        found = text.rfind(literal, at) if last and literal else text.find(literal, at)
+        found = (text.rfind(literal, at) if literal else len(text)) if last else text.find(literal, at)
         if last and (found < 0 or found + len(literal) != len(text)):
             return None
         if found < 0:

@@ -294,3 +294,10 @@ def test_a_damaged_index_does_not_hide_the_others(index_file, tmp_path, monkeypa
     assert main(["explain", "OverflowError: item 3 is 99, above 16"]) == 0
     told = capsys.readouterr()
     assert "pkg/_impl.py" in told.out and "build them again" in told.err
+
+
+@pytest.mark.parametrize("message", ["size is 7, not 8.", "Size is 7,  not 8", "size is\n    7, not 8."])
+def test_a_text_that_ends_in_a_value_and_a_full_stop_fits_whatever_its_spaces(message):
+    found = fit("size is {n}, not {m}.", message)
+    assert found is not None and found.values == {"n": "7", "m": "8"}
+    assert fit("size is {n}, not {m}.", message.replace("not", "but")) is None
