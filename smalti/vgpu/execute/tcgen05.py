@@ -13,7 +13,6 @@ import numpy as np
 from smalti.errors import SmaltiError, error
 from smalti.layout.descriptors import CONSTANT, CONSTANT_MASK
 from smalti.layout.instruction import InstructionDescriptor, decode_idesc, mma_k
-from smalti.layout.tensor import COLUMNS
 from smalti.numerics.kinds import KINDS
 from smalti.ptx.module import Address, Immediate, Vector
 from smalti.vgpu.engines import tensor_cells
@@ -36,7 +35,6 @@ from smalti.vgpu.engines.tcgen05 import (
     Words,
 )
 from smalti.vgpu.engines.tensor_memory import (
-    TensorMemory,
     group_ctas,
     split_address,
     tensor_memory,
@@ -50,11 +48,11 @@ from smalti.vgpu.warp import WARP, Gang, Wait, Warp
 _OUT = {"ld": "tcgen05.ld", "st": "tcgen05.st"}  # warp: operations not yet waited for
 
 
-def _group(step: Step) -> int:
+def cta_group(step: Step) -> int:
     return int(step.form.get("cta_group")[-1])
 
 
-def _warp_wide(context: Context, step: Step, body: Callable[[Gang], Result], *, one_warp: bool = False) -> Operation:
+def warp_wide(context: Context, step: Step, body: Callable[[Gang], Result], *, one_warp: bool = False) -> Operation:
     """A .sync.aligned operation: whole warps take part, the guard included; with `one_warp` each by itself."""
     lanes = executing(context, step)
 
@@ -74,129 +72,10 @@ def _warp_wide(context: Context, step: Step, body: Callable[[Gang], Result], *, 
     return op
 
 
-# -- allocation ----------------------------------------------------------------------------------------
-
-
-class PairWait(Wait):
-    """The other CTA of the pair has not executed its half of a collective allocation yet."""
-
-    advance = True
-
-    def __init__(self, peer: TensorMemory, calls: int, what: str) -> None:
-        self.peer, self.calls, self.what = peer, calls, what
-
-    def ready(self) -> bool:
-        return len(self.peer.collective) >= self.calls
-
-    def describe(self) -> str:
-        return f"waiting for CTA {self.peer.cta.name}, the other of the pair, to execute {self.what}"
-
-
-class ColumnsWait(Wait):
-    """Waiting for tensor memory to be freed."""
-
-    def __init__(self, memory: TensorMemory, columns: int) -> None:
-        self.memory, self.columns = memory, columns
-
-    def ready(self) -> bool:
-        return self.memory.find(self.columns) is not None
-
-    def describe(self) -> str:
-        free = COLUMNS - int(np.count_nonzero(self.memory.owned))
-        return f"waiting for {self.columns} free columns of tensor memory ({free} are free)"
-
-
-def _meet(g: Gang, memory: TensorMemory, group: int, what: str, columns: int) -> Result:
-    """The two CTAs of a pair allocate together, in the same order and with the same sizes. Errors: SML0868."""
-    if group == 1:
-        return None
-    memory.collective.append((what, columns))
-    n = len(memory.collective)
-    g.machine.memory.version += 1
-    (peer,) = (tensor_memory(c) for c in group_ctas(g.cta, 2) if c is not g.cta)
-    if len(peer.collective) >= n:
-        if peer.collective[n - 1] != (what, columns):
-            raise error("SML0868", at=g.loc, mine=f"{what} of {columns} columns",
-                        other="{} of {} columns".format(*peer.collective[n - 1]), who=g.who())  # fmt: skip
-        return None
-    return PairWait(peer, n, what)
-
-
-def _columns(g: Gang, step: Step, source: Any) -> int:
-    n = _one(source(g), g)
-    if n not in (32, 64, 128, 256, 512):
-        nearest = next((c for c in (32, 64, 128, 256) if c >= n), 512)
-        raise error("SML0869", at=step.loc, columns=n, nearest=nearest, who=g.who())
-    return n
-
-
-@executor("tcgen05.alloc", own_guard=True)
-def _alloc(context: Context, step: Step) -> Operation:
-    bound = context.bind(step)
-    space = "shared"
-    target = context.address(bound["a"], step.form.get("shared::cta"))
-    columns = context.source(bound["columns"], "u32")
-    group = _group(step)
-
-    def body(g: Gang) -> Result:
-        memory = tensor_memory(g.cta)
-        memory.use_group(g, group)
-        n = _columns(g, step, columns)
-        if not memory.permit:
-            raise error("SML0870", at=step.loc, who=g.who())
-        start = memory.find(n)
-        if start is None:
-            return ColumnsWait(memory, n)
-        memory.take(start, n)
-        address = np.array([_one(target(g), g)], np.int64)
-        lanes = g.lanes()[:1]
-        where = space if "shared::cta" in step.form else "generic"
-        g.machine.memory.store(g, g.cta, where, address, 4, np.array([start], np.uint32), lanes, order="allocated")
-        return _meet(g, memory, group, "tcgen05.alloc", n)
-
-    return _warp_wide(context, step, body, one_warp=True)
-
-
-@executor("tcgen05.dealloc", own_guard=True)
-def _dealloc(context: Context, step: Step) -> Operation:
-    bound = context.bind(step)
-    taddr = context.source(bound["taddr"], "b32")
-    columns = context.source(bound["columns"], "u32")
-    group = _group(step)
-
-    def body(g: Gang) -> Result:
-        memory = tensor_memory(g.cta)
-        memory.use_group(g, group)
-        n, address = _columns(g, step, columns), _one(taddr(g), g)
-        lane, start = split_address(address)
-        if lane or memory.allocations.get(start) != n:
-            have = ", ".join(f"{c} columns at {s:#x}" for s, c in memory.allocations.items()) or "none"
-            raise error("SML0871", at=step.loc, columns=n, address=hex(address), have=have, who=g.who())
-        g.machine.memory.checks.tensor_freed(g, memory, start, n)
-        memory.free(start)
-        g.machine.memory.version += 1
-        return _meet(g, memory, group, "tcgen05.dealloc", n)
-
-    return _warp_wide(context, step, body, one_warp=True)
-
-
-@executor("tcgen05.relinquish_alloc_permit", own_guard=True)
-def _relinquish(context: Context, step: Step) -> Operation:
-    group = _group(step)
-
-    def body(g: Gang) -> Result:
-        memory = tensor_memory(g.cta)
-        memory.use_group(g, group)
-        memory.permit = False
-        return None
-
-    return _warp_wide(context, step, body)
-
-
 # -- instructions of single threads --------------------------------------------------------------------
 
 
-def _one(values: Any, g: Gang) -> int:
+def same_value(values: Any, g: Gang) -> int:
     """A value that the active lanes must agree on. Errors: SML0872."""
     row = np.asarray(values)
     if not row.ndim:
@@ -214,7 +93,7 @@ def _at(values: Any, lane: int) -> int:
 
 def _each_thread(step: Step, issue: Callable[[Gang, int, Warp, Thread], TensorOp]) -> Operation:
     """Every active thread issues one operation of its own (usually one thread is active)."""
-    group = _group(step)
+    group = cta_group(step)
 
     def op(g: Gang) -> Result:
         for cta in group_ctas(g.cta, group):
@@ -248,7 +127,7 @@ def _operand(
         found = source("tcgen05", g.machine.device.arch, bits, rows, k_bytes, fmt, transposed, padded)
     except SmaltiError as refusal:
         raise _refuse(g, step, name, refusal.message) from refusal
-    for cta in group_ctas(g.cta, _group(step)):
+    for cta in group_ctas(g.cta, cta_group(step)):
         check_window(g, cta, name, found)
     return found
 
@@ -261,7 +140,7 @@ NON_ZERO_MASK = 1 << 39
 def _mma(context: Context, step: Step) -> Operation:
     bound = context.bind(step)
     form = step.form
-    group = _group(step)
+    group = cta_group(step)
     kind = form.get("kind").removeprefix("kind::")
     ws, ashift = "ws" in form, "ashift" in form
     sparse = "sp" in step.opcode.split(".")
@@ -381,7 +260,7 @@ def _cp(context: Context, step: Step) -> Operation:
     bound = context.bind(step)
     form = step.form
     target, descriptor = context.address(bound["a"], "tensor"), context.source(bound["descriptor"], "b64")
-    group = _group(step)
+    group = cta_group(step)
     shape, multicast, fmt = form.get("shape"), form.get("multicast"), form.get("source")
     rows, columns = tensor_cells.copied(shape, multicast)[0].shape
 
@@ -397,7 +276,7 @@ def _cp(context: Context, step: Step) -> Operation:
 @executor("tcgen05.shift")
 def _shift(context: Context, step: Step) -> Operation:
     target = context.address(context.bind(step)["a"], "tensor")
-    group = _group(step)
+    group = cta_group(step)
 
     def issue(g: Gang, lane: int, warp: Warp, thread: Thread) -> TensorOp:
         address = _at(target(g), lane)
@@ -417,7 +296,7 @@ def _commit(context: Context, step: Step) -> Operation:
     space = step.form.get("shared::cluster")
     barrier = context.address(bound["mbar"], space)
     mask = context.source(bound["mask"], "u16") if "mask" in bound else None
-    group = _group(step)
+    group = cta_group(step)
 
     def issue(g: Gang, lane: int, warp: Warp, thread: Thread) -> TensorOp:
         at = _at(barrier(g), lane)
@@ -505,7 +384,7 @@ def _ld(context: Context, step: Step) -> Operation:
         g.machine.submit(new)
         return None
 
-    return _warp_wide(context, step, body)
+    return warp_wide(context, step, body)
 
 
 def _reduction(step: Step) -> Callable[[Words], Words]:
@@ -553,7 +432,7 @@ def _st(context: Context, step: Step) -> Operation:
         g.machine.submit(new)
         return None
 
-    return _warp_wide(context, step, body)
+    return warp_wide(context, step, body)
 
 
 def _wait(kind: str) -> Callable[[Context, Step], Operation]:
@@ -572,7 +451,7 @@ def _wait(kind: str) -> Callable[[Context, Step], Operation]:
             g.cta.refresh()
             return None
 
-        return _warp_wide(context, step, body)
+        return warp_wide(context, step, body)
 
     return build
 
