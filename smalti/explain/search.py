@@ -327,9 +327,7 @@ def _known(raised: Raised) -> list[Match]:
             note = "the text is that of a known refusal; index the package for source, conditions and paths"
             page = shipped.known_page(identifier)
             match = Match(page, "likely", [note], fitted.values, strength=strength)
-            first = fits.setdefault(skeleton(message), match)
-            if first is not match:
-                first.places = [*(first.places or [first.page]), page]
+            _join(fits, message, match)
     return list(fits.values())
 
 
@@ -356,11 +354,15 @@ def _begun(raised: Raised, stores: list[Store]) -> list[Match]:
         page = make() if begins(template) else None
         if page is None or page.kind == "assert" or not _same_type(raised.type, page.type):
             continue
-        match = Match(page, "likely", ["the text begins so"], strength=len(text))
-        first = fits.setdefault(skeleton(template), match)
-        if first is not match and first.page.origin == page.origin and len(first.places) < PLACES:
-            first.places = [*(first.places or [first.page]), page]
+        _join(fits, template, Match(page, "likely", ["the text begins so"], strength=len(text)))
     return list(fits.values())
+
+
+def _join(fits: dict[str, Match], text: str, match: Match) -> None:
+    """Add a match, or its page to the places of the one that has the same text in the same package."""
+    first = fits.setdefault(skeleton(text), match)
+    if first is not match and first.page.origin == match.page.origin and len(first.places) < PLACES:
+        first.places = [*(first.places or [first.page]), match.page]
 
 
 def _same_type(asked: str, known: str) -> bool:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from smalti.errors import error
 from smalti.layout.tensor_map import TYPES, TensorMap
-from smalti.run.dtypes import as_bits, from_memory, memory_bits, name_of, numpy_dtype, to_memory
+from smalti.run.dtypes import as_bits, from_memory, memory_bits, name_of_torch, numpy_dtype, to_memory
 from smalti.run.launch import Buffer, Launch, MapOf, Param, Pointer, Scalar, Scratch
 
 Bytes = NDArray[np.uint8]
@@ -148,25 +148,14 @@ def _memory(name: str, value: Any) -> Memory:
     storage = value.untyped_storage()
     whole = torch.empty(0, dtype=torch.uint8, device=value.device)
     whole.set_(storage)
-    dtype = name_of_torch(value)
+    dtype = name_of_torch(value.dtype)
+    if dtype is None or memory_bits(dtype) < 8:  # packed formats count as bytes
+        dtype = f"u{8 * value.element_size()}"
     data = whole.cpu().numpy()
     covers = value.is_contiguous() and value.numel() * value.element_size() == data.size
     size = numpy_dtype(dtype).itemsize
     shape = tuple(value.shape) if covers and memory_bits(dtype) >= 8 else (data.size // size,)
     return Memory(name, dtype, shape, storage.data_ptr(), data, value)
-
-
-def name_of_torch(value: Any) -> str:
-    """The format of a PyTorch tensor; packed formats count as bytes."""
-    name = str(value.dtype).removeprefix("torch.")
-    found = None if name.endswith("_x2") else name_of(_np(name))
-    return found or f"u{8 * value.element_size()}"
-
-
-def _np(name: str) -> Any:
-    import ml_dtypes
-
-    return getattr(np, name, None) or getattr(ml_dtypes, name, None) or np.uint8
 
 
 @dataclass(slots=True)

@@ -74,6 +74,11 @@ def name_of(dtype: Any) -> str | None:
     return _NAMES.get(native)
 
 
+def name_of_torch(dtype: Any) -> str | None:
+    """The format of a PyTorch dtype, or None where it is none of ours."""
+    return _TORCH.get(str(dtype).removeprefix("torch."))
+
+
 def as_bits(value: Any, *, what: str, dtype: str | None = None) -> tuple[Array, str]:
     """The elements of `value` as bits, and the name of their format.
 
@@ -124,7 +129,7 @@ def _is_torch(value: Any) -> bool:
 def _torch_bits(value: Any, what: str) -> tuple[Array, str]:
     import torch
 
-    name = _TORCH.get(str(value.dtype).removeprefix("torch."))
+    name = name_of_torch(value.dtype)
     if name is None:
         raise error("SML0111", what=what, dtype=str(value.dtype), known=", ".join(DTYPES))
     carrier = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[value.element_size()]
